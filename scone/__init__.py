@@ -1,0 +1,1 @@
+"""SConE: semantic control of language models."""

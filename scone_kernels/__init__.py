@@ -1,0 +1,1 @@
+"""Fused kernels of semantic control: expectations, draws and Taylor estimates over a vocabulary."""
