@@ -1,1 +1,25 @@
-"""Fused kernels of semantic control: expectations, draws and Taylor estimates over a vocabulary."""
+"""Fused kernels of semantic control: expectations, draws and Taylor estimates over a vocabulary.
+
+Each function exists as plain torch (`backend="reference"`), as C++ for CPU tensors (`"cpu"`) and as a Triton kernel for
+CUDA and HIP tensors (`"triton"`); `backend=None` takes the fastest that is live. `status()` says which those are.
+"""
+
+from scone_kernels._backend import BackendStatus, Status, status
+from scone_kernels.ops.expected_dot import expected_dot, expected_dot_from_logits
+from scone_kernels.ops.expected_embedding import expected_embedding, expected_embedding_from_logits
+from scone_kernels.ops.gibbs_sample import GibbsSample, gibbs_sample, gibbs_sample_from_logits
+from scone_kernels.ops.taylor_estimate import taylor_estimate
+
+__all__ = [
+    "BackendStatus",
+    "GibbsSample",
+    "Status",
+    "expected_dot",
+    "expected_dot_from_logits",
+    "expected_embedding",
+    "expected_embedding_from_logits",
+    "gibbs_sample",
+    "gibbs_sample_from_logits",
+    "status",
+    "taylor_estimate",
+]

@@ -1,0 +1,102 @@
+"""Validation, done once in the public functions: each message names the argument, what was expected and what was given."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def floats(name: str, tensor: Tensor, shape: tuple[int | None, ...], device: torch.device) -> None:
+    """`tensor` is float32, bfloat16 or float16, lies on `device` and has `shape` (None: any size)."""
+    _tensor(name, tensor, shape, device)
+    if tensor.dtype not in FLOATS:
+        raise TypeError(f"{name} must be float32, bfloat16 or float16, got {tensor.dtype}")
+
+
+def indices(name: str, tensor: Tensor, shape: tuple[int | None, ...], device: torch.device) -> None:
+    """`tensor` is int64, lies on `device` and has `shape`."""
+    _tensor(name, tensor, shape, device)
+    if tensor.dtype != torch.int64:
+        raise TypeError(f"{name} must be int64, got {tensor.dtype}")
+
+
+def head(hidden: Tensor, weight: Tensor, bias: Tensor | None, keep: Tensor | None, temperature: float) -> None:
+    """The arguments of a head: hidden (N, H), weight (V, H), bias (V,), keep (V,), temperature."""
+    device = hidden.device if isinstance(hidden, Tensor) else torch.device("cpu")
+    floats("hidden", hidden, (None, None), device)
+    floats("weight", weight, (None, hidden.shape[1]), device)
+    if weight.dtype != hidden.dtype:
+        raise TypeError(f"weight must have the dtype of hidden, {hidden.dtype}, got {weight.dtype}")
+    if bias is not None:
+        floats("bias", bias, (weight.shape[0],), device)
+    vocabulary(weight.shape[0], keep, temperature, device)
+
+
+def ready_logits(logits: Tensor, keep: Tensor | None, temperature: float) -> None:
+    """The arguments that replace a head: logits (N, V), keep (V,), temperature."""
+    device = logits.device if isinstance(logits, Tensor) else torch.device("cpu")
+    floats("logits", logits, (None, None), device)
+    vocabulary(logits.shape[1], keep, temperature, device)
+
+
+def vocabulary(size: int, keep: Tensor | None, temperature: float, device: torch.device) -> None:
+    """A vocabulary of at least one token, its mask and the temperature."""
+    if size < 1:
+        raise ValueError("the vocabulary must have at least one token, got 0")
+    if keep is not None:
+        _tensor("keep", keep, (size,), device)
+        if keep.dtype != torch.bool:
+            raise TypeError(f"keep must be bool, got {keep.dtype}")
+    if not (isinstance(temperature, (int, float)) and math.isfinite(temperature) and temperature > 0):
+        raise ValueError(f"temperature must be a positive finite number, got {temperature!r}")
+
+
+def segments(segment: Tensor, rows: int, sequences: int, device: torch.device) -> None:
+    """`segment` (N,) holds sequence numbers in [0, S). The range is checked on the CPU only: on a GPU that would wait."""
+    indices("segment", segment, (rows,), device)
+    if device.type == "cpu" and rows and not torch.compiler.is_compiling():
+        low, high = (int(value) for value in segment.aminmax())
+        if low < 0 or high >= sequences:
+            raise ValueError(f"segment must lie in [0, {sequences}), got values from {low} to {high}")
+
+
+def _tensor(name: str, tensor: Tensor, shape: tuple[int | None, ...], device: torch.device) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+    if tensor.device != device:
+        raise ValueError(f"{name} must be on {device}, got {tensor.device}")
+    given = tuple(tensor.shape)
+    if len(given) != len(shape) or any(want is not None and have != want for have, want in zip(given, shape)):
+        wanted = ", ".join("any" if size is None else str(size) for size in shape) + ("," if len(shape) == 1 else "")
+        raise ValueError(f"{name} must have shape ({wanted}), got {given}")
+
+
+def raise_bad_row(bad: Tensor, logits_of_row, others: dict[str, Tensor]) -> None:
+    """Explain the first row that `bad` (N,) marks: its logits have no softmax, or another input holds NaN or infinity.
+
+    `logits_of_row` gives the masked logits (V,) of one row; it is called only when there is something to explain.
+    """
+    if not bool(bad.any()):
+        return
+    row = int(bad.nonzero()[0])
+    logits = logits_of_row(row).float()
+    if bool(logits.isnan().any()):
+        raise ValueError(f"row {row} has NaN logits, first at token {int(logits.isnan().nonzero()[0])}")
+    if bool((logits == -math.inf).all()):
+        raise ValueError(f"row {row} has no token to choose from: all its logits are -inf or masked by keep")
+    if bool((logits == math.inf).any()):
+        raise ValueError(f"row {row} has an infinite logit at token {int((logits == math.inf).nonzero()[0])}")
+    for name, tensor in others.items():
+        if not bool(tensor.isfinite().all()):
+            where = tuple(int(i) for i in (~tensor.isfinite()).nonzero()[0])
+            raise ValueError(f"{name} must be finite, got {float(tensor[where])} at {where}")
+    raise ValueError(f"row {row} overflows float32")
+
+
+def wanted(check: bool, tensor: Tensor) -> bool:
+    """Whether results are looked at: on request, on the CPU, and not while a graph is traced."""
+    return check and tensor.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -1,0 +1,56 @@
+"""How an op is registered: one schema, a fake, and an implementation for each device.
+
+The schemas live in Python so that they exist in installs without the extension; the C++ files register implementations
+only (`TORCH_LIBRARY_IMPL(scone_kernels, CPU, m)`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from scone_kernels import _backend, _extension
+
+_library = torch.library.Library("scone_kernels", "FRAGMENT")
+
+
+class Op:
+    """One custom op `torch.ops.scone_kernels.<name>` with its reference and its Triton launcher.
+
+    `reference` defines the result. `launch` is a function without arguments that imports and returns the Triton
+    launcher, so that triton is not imported before it is needed. CPU tensors take the C++ kernel (the reference where
+    the extension is missing), CUDA and HIP tensors take Triton (the reference where triton is missing).
+    """
+
+    def __init__(
+        self,
+        schema: str,
+        *,
+        reference: Callable[..., Any],
+        launch: Callable[[], Callable[..., Any]],
+        fake: Callable[..., Any],
+    ) -> None:
+        name = schema.split("(", 1)[0]
+        self.name = name
+        self._reference = reference
+        self._launch = launch
+        _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+        torch.library.register_fake(f"scone_kernels::{name}", fake, lib=_library)
+        if _extension.why_missing is not None:
+            _library.impl(name, reference, "CPU")
+        gpu = (lambda *args: launch()(*args)) if _backend.triton_found() else reference
+        _library.impl(name, gpu, "CUDA")
+        self._op = getattr(torch.ops.scone_kernels, name).default
+
+    def __call__(self, backend: str | None, *args: Any) -> Any:
+        """Run on `backend`. The ops are not differentiable: results never require grad."""
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        _backend.require(backend, tensors[0].device)
+        args = tuple(arg.detach() if isinstance(arg, torch.Tensor) else arg for arg in args)
+        if backend == "reference":
+            return self._reference(*args)
+        if backend == "triton" and tensors[0].device.type == "cpu":
+            return self._launch()(*args)
+        return self._op(*args)
