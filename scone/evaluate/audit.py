@@ -1,0 +1,189 @@
+"""Is q right? Estimates of `next_token` against the mean φ of real rollouts.
+
+An estimator is any function from a step's `Rollouts` to q: (k,) in the order of its candidates, or (replicates, k)
+where it is random and was asked several times. NaN stands for a candidate that it did not look at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from scone.errors import InputError
+from scone.evaluate.agreement import Bin, calibration, disattenuate, lift, reliability, within_step_correlation
+from scone.evaluate.metrics import Interval, bootstrap
+from scone.evaluate.rollouts import Rollouts
+
+__all__ = ["Audit", "Estimator", "Row", "audit", "myopic", "next_token", "plain_rollouts"]
+
+Estimator = Callable[[Rollouts], np.ndarray]
+
+TARGET_ROLLOUTS = 64  # the rest of what is stored is kept apart for the `rollouts:n` rows
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the audit says about one estimator."""
+
+    name: str
+    correlation: float  # rank correlation within a step, averaged over steps
+    corrected: Interval  # the same against noiseless targets; the interval is over prompts
+    by_place: dict[str, float]  # corrected, at the start, in the middle and near the end of a text
+    error: float  # mean |q - mean φ of the rollouts|
+    lift: float  # by how much one token reweighed by q raises the expected φ
+    covered: float  # share of the candidates that have a q
+    seconds: float  # per step
+    curve: list[Bin] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The rows, and how far the rollouts themselves can be trusted."""
+
+    rows: list[Row]
+    steps: int
+    rollouts: int
+    reliability: float
+    reliability_by_place: dict[str, float]
+    best_lift: float  # of a q that is as good as half of the rollouts
+
+
+def audit(
+    stored: Sequence[Rollouts], phis: Sequence[np.ndarray], estimators: Mapping[str, Estimator], *,
+    target_rollouts: int = TARGET_ROLLOUTS, say: Callable[[str], None] = lambda line: None,
+) -> Audit:  # fmt: skip
+    """Ask every estimator for every step, and compare.
+
+    phis: per step (k, R), φ of every rollout, as `score_rollouts` gives them; the first `target_rollouts` are the truth.
+    """
+    if not stored:
+        raise InputError("stored must have at least one step, got none")
+    fewest = min(phi.shape[1] for phi in phis)
+    if fewest < target_rollouts:
+        raise InputError(f"stored must have at least {target_rollouts} rollouts a candidate, got {fewest}")
+    truths = [phi[:, :target_rollouts] for phi in phis]
+    places = [rollouts.step.place for rollouts in stored]
+    by_place = {
+        place: reliability([truth for truth, here in zip(truths, places) if here == place])
+        for place in dict.fromkeys(places)
+    }
+    overall = reliability(truths)
+    rows = []
+    for name, estimator in estimators.items():
+        rows.append(_row(name, estimator, stored, truths, overall, by_place))
+        say(_line(rows[-1]))
+    return Audit(rows, len(stored), target_rollouts, overall, by_place, _lift_of_halves(stored, truths))
+
+
+def _row(
+    name: str, estimator: Estimator, stored: Sequence[Rollouts], truths: Sequence[np.ndarray], trust: float,
+    trust_by_place: Mapping[str, float],
+) -> Row:  # fmt: skip
+    began = time.perf_counter()
+    estimates = [np.atleast_2d(np.asarray(estimator(rollouts), dtype=np.float64)) for rollouts in stored]
+    seconds = (time.perf_counter() - began) / len(stored)
+    for rollouts, q in zip(stored, estimates):
+        if q.shape[1] != len(rollouts.step.candidates):
+            raise InputError(f"estimator {name} must give {len(rollouts.step.candidates)} values, got {q.shape[1]}")
+    seconds /= estimates[0].shape[0]  # one estimate, not all replicates
+
+    targets = [truth.mean(1) for truth in truths]
+    asked = [~np.isnan(q).any(0) for q in estimates]  # (k,) each
+    seen = [q[:, here] for q, here in zip(estimates, asked)]
+    seen_targets = [target[here] for target, here in zip(targets, asked)]
+    per_step = within_step_correlation(seen, seen_targets)
+    gains = [
+        lift(q, rollouts.log_p[here], target)
+        for q, here, rollouts, target in zip(seen, asked, stored, seen_targets)
+        if here.any()
+    ]
+    flat_q = np.concatenate([q.ravel() for q in seen])
+    flat_target = np.concatenate([np.tile(target, q.shape[0]) for q, target in zip(seen, seen_targets)])
+
+    prompts = [rollouts.step.prompt for rollouts in stored]
+    unique = list(dict.fromkeys(prompts))
+    members = [np.array([i for i, prompt in enumerate(prompts) if prompt == one]) for one in unique]
+
+    def corrected(drawn: np.ndarray) -> float:
+        chosen = per_step[np.concatenate([members[i] for i in drawn])]
+        return disattenuate(float(np.nanmean(chosen)), trust) if np.isfinite(chosen).any() else float("nan")
+
+    place_values: dict[str, float] = {}
+    for place, place_trust in trust_by_place.items():
+        here_values = np.array([r for r, rollouts in zip(per_step, stored) if rollouts.step.place == place])
+        usable = np.isfinite(here_values).any()
+        place_values[place] = disattenuate(float(np.nanmean(here_values)), place_trust) if usable else float("nan")
+    return Row(
+        name=name,
+        correlation=float(np.nanmean(per_step)),
+        corrected=bootstrap(corrected, len(unique)),
+        by_place=place_values,
+        error=float(np.abs(flat_q - flat_target).mean()),
+        lift=float(np.mean(gains)),
+        covered=float(np.mean(np.concatenate(asked))),
+        seconds=seconds,
+        curve=calibration(flat_q, flat_target),
+    )
+
+
+def _lift_of_halves(stored: Sequence[Rollouts], truths: Sequence[np.ndarray]) -> float:
+    """Reweigh by one half of the rollouts, judge by the other, both ways: no estimate can hope for much more."""
+    gains = []
+    for rollouts, truth in zip(stored, truths):
+        one, other = truth[:, ::2].mean(1), truth[:, 1::2].mean(1)
+        gains += [lift(one, rollouts.log_p, other), lift(other, rollouts.log_p, one)]
+    return float(np.mean(gains))
+
+
+def _line(row: Row) -> str:
+    return (
+        f"{row.name}: corrected {row.corrected.value:.2f} [{row.corrected.low:.2f}, {row.corrected.high:.2f}], "
+        f"error {row.error:.3f}, lift {row.lift:+.3f}, {row.seconds:.2f}s a step"
+    )
+
+
+# --- estimators -------------------------------------------------------------------------------------------------------
+
+
+def next_token(engine: Any, *, seeds: Sequence[int] = (0,)) -> Estimator:
+    """q of `engine.next_token`, once for each seed."""
+
+    def estimate(rollouts: Rollouts) -> np.ndarray:
+        rows = []
+        for seed in seeds:
+            found = engine.next_token(rollouts.step.prefix, max_new_tokens=rollouts.step.remaining, seed=seed)
+            q = dict(zip(np.asarray(found.tokens).tolist(), np.asarray(found.q, dtype=np.float64).tolist()))
+            rows.append([q.get(token, float("nan")) for token in rollouts.step.candidates])
+        return np.array(rows)
+
+    return estimate
+
+
+def myopic(score: Callable[[list[str]], np.ndarray], tokenizer: Any) -> Estimator:
+    """φ of prefix and candidate, nothing after it."""
+
+    def estimate(rollouts: Rollouts) -> np.ndarray:
+        prefix = list(rollouts.step.prefix_ids)
+        texts = tokenizer.batch_decode([[*prefix, c] for c in rollouts.step.candidates], skip_special_tokens=True)
+        return np.asarray(score(texts))
+
+    return estimate
+
+
+def plain_rollouts(n: int, stored: Sequence[Rollouts], phis: Sequence[np.ndarray], *, kept_apart: int) -> Estimator:
+    """The mean φ of `n` rollouts a candidate, from those after the first `kept_apart`, which are the truth."""
+    spare = {rollouts.path: phi[:, kept_apart:] for rollouts, phi in zip(stored, phis)}
+    fewest = min(phi.shape[1] for phi in spare.values())
+    if fewest < n:
+        raise InputError(f"rollouts:{n} needs {kept_apart + n} stored rollouts a candidate, got {kept_apart + fewest}")
+
+    def estimate(rollouts: Rollouts) -> np.ndarray:
+        phi = spare[rollouts.path]
+        replicates = phi.shape[1] // n
+        return phi[:, : replicates * n].reshape(len(phi), replicates, n).mean(2).T  # (replicates, k)
+
+    return estimate

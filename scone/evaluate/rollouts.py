@@ -1,0 +1,178 @@
+"""Real continuations of the LM for every candidate of some steps: the truth against which an estimate is audited.
+
+A step is a prefix (prompt and some tokens of a text that the LM wrote) with its k likeliest next tokens. For each
+candidate the LM finishes the text many times, drawing from the same truncated distribution that decoding draws from.
+The tokens are stored, one safetensors file a step, and any verifier can score them later:
+
+    folder/step-0000.safetensors                 tokens (k, R, remaining), log_p (k,), and the step as metadata
+    folder/step-0000.phi-<verifier>.safetensors  phi (k, R)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from scone.errors import InputError
+from scone.evaluate.progress import Progress
+from scone.evaluate.sampling import PAD, continue_batch, encode, end_tokens, truncated
+from scone.seeds import derive
+
+__all__ = ["Rollouts", "Step", "collect", "load_rollouts", "plan_steps", "score_rollouts"]
+
+POSITIONS = {"start": 0, "middle": 12, "end": 20}  # tokens already written, of 25
+
+
+@dataclass(frozen=True)
+class Step:
+    """One decision of the decoder: which token comes after `prefix`, with `remaining` tokens to write in all."""
+
+    prompt: str
+    prefix: str
+    place: str  # start, middle or end
+    remaining: int
+    prefix_ids: tuple[int, ...]
+    candidates: tuple[int, ...]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """A step, the log-probabilities of its candidates and the continuations that the LM wrote for each."""
+
+    step: Step
+    log_p: np.ndarray  # (k,)
+    tokens: np.ndarray  # (k, R, remaining) int32, the candidate first, PAD after the end
+    path: Path
+
+    def texts(self, tokenizer: Any) -> list[str]:
+        """The k·R finished texts, prompt included, candidate by candidate."""
+        rows = self.tokens.reshape(-1, self.tokens.shape[-1])
+        prefix = list(self.step.prefix_ids)
+        return tokenizer.batch_decode([prefix + row[row != PAD].tolist() for row in rows], skip_special_tokens=True)
+
+
+def plan_steps(
+    lm: Any, tokenizer: Any, prompts: Sequence[str], *, length: int = 25, places: Sequence[str] = tuple(POSITIONS),
+    top_k: int = 10, seed: int = 0,
+) -> Iterator[tuple[Step, np.ndarray]]:  # fmt: skip
+    """For each prompt let the LM write one text, and cut it at the places: (step, log_p of its candidates)."""
+    ends = end_tokens(lm, tokenizer)
+    for prompt in prompts:
+        prompt_ids = encode(tokenizer, prompt)
+        written = _unbroken_text(lm, prompt_ids, length, ends, top_k, derive("text", seed, prompt))
+        for place in places:
+            position = min(POSITIONS[place], length - 1)
+            prefix = tokenizer.decode(torch.cat([prompt_ids, written[:position]]), skip_special_tokens=True)
+            ids = encode(tokenizer, prefix)  # as an engine would read the prefix
+            with torch.inference_mode():
+                logits = lm(input_ids=ids[None].to(lm.device), logits_to_keep=1).logits[:, -1].cpu()
+            candidates, log_p = truncated(logits, top_k)
+            step = Step(
+                prompt, prefix, place, length - position, tuple(ids.tolist()), tuple(candidates[0].tolist()), seed
+            )
+            yield step, log_p[0].numpy()
+
+
+def collect(
+    lm: Any, tokenizer: Any, prompts: Sequence[str], folder: Path, *, rollouts: int = 72, length: int = 25,
+    places: Sequence[str] = tuple(POSITIONS), top_k: int = 10, seed: int = 0, say: Callable[[str], None] = print,
+) -> list[Rollouts]:  # fmt: skip
+    """Draw what `folder` lacks, and return all of it. Killed at any moment, it goes on at the step it was at."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ends = end_tokens(lm, tokenizer)
+    progress = Progress(len(prompts) * len(places), "steps", say=say)
+    stored = []
+    steps = plan_steps(lm, tokenizer, prompts, length=length, places=places, top_k=top_k, seed=seed)
+    for index, (step, log_p) in enumerate(steps):
+        path = folder / f"step-{index:04d}.safetensors"
+        kept = _read(path) if path.exists() else None
+        if kept is not None and kept.step == step and kept.tokens.shape[1] >= rollouts:
+            stored.append(kept)
+            progress.skip()
+            continue
+        prefix = torch.tensor(step.prefix_ids)
+        tokens = np.stack(
+            [
+                continue_batch(
+                    lm,
+                    prefix,
+                    torch.full((rollouts,), candidate),
+                    rollouts,
+                    step.remaining,
+                    ends=ends,
+                    top_k=top_k,
+                    seed=derive("rollout", seed, step.prefix, candidate),
+                ).numpy()  # fmt: skip
+                for candidate in step.candidates
+            ]
+        ).astype(np.int32)  # (k, R, remaining)
+        stored.append(Rollouts(step, log_p, tokens, path))
+        _write(path, {"tokens": tokens, "log_p": log_p}, {"step": json.dumps(asdict(step))})
+        progress.advance(f"{step.place:6s} {step.prefix!r}")
+    return stored
+
+
+def load_rollouts(folder: Path) -> list[Rollouts]:
+    """Everything that `collect` stored in `folder`."""
+    paths = sorted(path for path in folder.glob("step-*.safetensors") if ".phi-" not in path.name)
+    if not paths:
+        raise InputError(f"folder has no rollouts (step-*.safetensors): {folder}")
+    return [_read(path) for path in paths]
+
+
+def score_rollouts(
+    stored: Sequence[Rollouts], tokenizer: Any, score: Callable[[list[str]], np.ndarray], name: str, *,
+    say: Callable[[str], None] = print,
+) -> list[np.ndarray]:  # fmt: skip
+    """φ of every rollout, (k, R) for each step; `name` must change whenever the verifier does."""
+    progress = Progress(len(stored), "steps scored", say=say)
+    phis = []
+    for rollouts in stored:
+        path = rollouts.path.with_name(f"{rollouts.path.stem}.phi-{name}.safetensors")
+        phi = load_file(path)["phi"] if path.exists() else None
+        if phi is None or phi.shape != rollouts.tokens.shape[:2]:
+            texts = rollouts.texts(tokenizer)
+            different = sorted(set(texts))
+            value = dict(zip(different, np.asarray(score(different), dtype=np.float64)))
+            phi = np.array([value[text] for text in texts]).reshape(rollouts.tokens.shape[:2])
+            _write(path, {"phi": phi}, {})
+            progress.advance()
+        else:
+            progress.skip()
+        phis.append(phi)
+    return phis
+
+
+def _unbroken_text(
+    lm: Any, prompt: torch.Tensor, length: int, ends: frozenset[int], top_k: int, seed: int
+) -> torch.Tensor:
+    """(length,) tokens after the prompt; of several drawn texts the longest, cut where it ended."""
+    drawn = continue_batch(lm, prompt, None, 4, length, ends=ends, top_k=top_k, seed=seed)
+    lengths = ((drawn != PAD) & ~torch.isin(drawn, torch.tensor(sorted(ends), dtype=torch.int64))).sum(1)
+    best = int(lengths.argmax())
+    return drawn[best, : lengths[best]]
+
+
+def _read(path: Path) -> Rollouts:
+    with safe_open(path, "np") as file:
+        fields = json.loads(file.metadata()["step"])
+        fields.update(prefix_ids=tuple(fields["prefix_ids"]), candidates=tuple(fields["candidates"]))
+        return Rollouts(Step(**fields), file.get_tensor("log_p"), file.get_tensor("tokens"), path)
+
+
+def _write(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
+    """Under another name first: a file that is there is whole."""
+    partial = path.with_suffix(f".partial-{os.getpid()}-{time.monotonic_ns()}")
+    save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, partial, metadata=metadata)
+    os.replace(partial, path)

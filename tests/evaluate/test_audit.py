@@ -1,0 +1,109 @@
+"""The audit on a world whose q is known: rollouts are coin flips with a chosen probability."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scone.errors import InputError
+from scone.evaluate import audit as auditing
+from scone.evaluate.rollouts import Rollouts, Step
+
+K, R = 10, 72
+
+
+@pytest.fixture(scope="module")
+def world():
+    """60 steps; `truth[path]` is the q that a perfect estimator would give."""
+    rng = np.random.default_rng(0)
+    stored, phis, truth = [], [], {}
+    for index in range(60):
+        place = ("start", "middle", "end")[index % 3]
+        step = Step(f"prompt {index // 3}", "prefix", place, 25, (1, 2), tuple(range(K)), 0)
+        path = Path(f"step-{index}")
+        q = rng.uniform(0.3, 0.7) + rng.uniform(-0.25, 0.25, K)
+        truth[path] = q
+        stored.append(Rollouts(step, np.log(np.full(K, 1 / K)), np.zeros((K, R, 25), np.int32), path))
+        phis.append(rng.binomial(1, q[:, None], (K, R)).astype(float))
+    return stored, phis, truth
+
+
+def run(world, **estimators):
+    stored, phis, _ = world
+    result = auditing.audit(stored, phis, estimators)
+    return result, {row.name: row for row in result.rows}
+
+
+def test_a_perfect_estimate_is_recognised(world):
+    _, _, truth = world
+    result, rows = run(world, perfect=lambda r: truth[r.path], reverse=lambda r: 1 - truth[r.path])
+    assert 0.75 < result.reliability < 0.95
+    assert rows["perfect"].correlation < 0.95
+    assert rows["perfect"].corrected.value == pytest.approx(1.0, abs=0.03)
+    assert rows["perfect"].corrected.low <= rows["perfect"].corrected.value <= rows["perfect"].corrected.high
+    assert rows["reverse"].corrected.value == pytest.approx(-1.0, abs=0.03)
+    assert rows["perfect"].error < 0.06 < rows["reverse"].error
+    assert rows["perfect"].lift >= result.best_lift - 0.003 > 0 > rows["reverse"].lift
+    assert set(rows["perfect"].by_place) == {"start", "middle", "end"}
+    for point in rows["perfect"].curve:
+        assert point.count < 5 or point.estimate == pytest.approx(point.target, abs=0.05)
+
+
+def test_a_shift_costs_error_but_no_rank(world):
+    _, _, truth = world
+    _, rows = run(world, right=lambda r: truth[r.path], shifted=lambda r: truth[r.path] + 0.2)
+    assert rows["shifted"].correlation == rows["right"].correlation
+    assert rows["shifted"].error == pytest.approx(0.2, abs=0.01)
+
+
+def test_plain_rollouts_come_from_the_spare_ones(world):
+    stored, phis, _ = world
+    one = auditing.plain_rollouts(1, stored, phis, kept_apart=64)
+    four = auditing.plain_rollouts(4, stored, phis, kept_apart=64)
+    np.testing.assert_array_equal(one(stored[5]), phis[5][:, 64:].T)
+    np.testing.assert_allclose(four(stored[5])[1], phis[5][:, 68:72].mean(1))
+    _, rows = run(world, **{"rollouts:1": one, "rollouts:4": four})
+    assert 0 < rows["rollouts:1"].corrected.value < rows["rollouts:4"].corrected.value < 0.9
+
+
+def test_candidates_without_q_are_left_out_and_counted(world):
+    _, _, truth = world
+    half = np.where(np.arange(K) < K // 2, 1.0, np.nan)
+    _, rows = run(world, half=lambda r: truth[r.path] * half)
+    assert rows["half"].covered == pytest.approx(0.5)
+    assert rows["half"].corrected.value > 0.8
+
+
+def test_next_token_is_matched_by_token(world):
+    stored, _, _ = world
+
+    class Engine:
+        def next_token(self, prefix, *, max_new_tokens, seed):
+            assert (prefix, max_new_tokens) == ("prefix", 25)
+            tokens = [7, 3, 99]
+            return type("Found", (), {"tokens": np.array(tokens), "q": np.array([0.7, 0.3, 0.99]) + seed / 100})
+
+    q = auditing.next_token(Engine(), seeds=(0, 1))(stored[0])
+    assert q.shape == (2, K) and q[0, 7] == 0.7 and q[1, 3] == pytest.approx(0.31)
+    assert np.isnan(q[0, 0]) and np.isfinite(q).sum() == 4
+
+
+def test_myopic_scores_prefix_and_candidate(tokenizer):
+    step = Step("the film", "the film", "start", 5, (11, 13), (1, 2, 0), 0)
+    rollouts = Rollouts(step, np.zeros(3), np.zeros((3, 1, 5), np.int32), Path("s"))
+    seen = []
+
+    def score(texts):
+        seen.extend(texts)
+        return np.zeros(len(texts))
+
+    assert auditing.myopic(score, tokenizer)(rollouts).shape == (3,)
+    assert seen == ["the film good", "the film bad", "the film"]
+
+
+def test_too_few_rollouts_are_refused(world):
+    stored, phis, _ = world
+    with pytest.raises(InputError, match="at least 100 rollouts"):
+        auditing.audit(stored, phis, {}, target_rollouts=100)
+    with pytest.raises(InputError, match="rollouts:9 needs 73"):
+        auditing.plain_rollouts(9, stored, phis, kept_apart=64)
