@@ -17,6 +17,7 @@ from scone.errors import InputError
 from scone.evaluate.agreement import Bin, calibration, disattenuate, lift, reliability, within_step_correlation
 from scone.evaluate.metrics import Interval, bootstrap
 from scone.evaluate.rollouts import Rollouts
+from scone.lm import CausalLM
 
 __all__ = ["Audit", "Estimator", "Row", "audit", "myopic", "next_token", "plain_rollouts"]
 
@@ -163,13 +164,12 @@ def next_token(engine: Any, *, seeds: Sequence[int] = (0,)) -> Estimator:
     return estimate
 
 
-def myopic(score: Callable[[list[str]], np.ndarray], tokenizer: Any) -> Estimator:
+def myopic(score: Callable[[list[str]], np.ndarray], lm: CausalLM) -> Estimator:
     """φ of prefix and candidate, nothing after it."""
 
     def estimate(rollouts: Rollouts) -> np.ndarray:
-        prefix = list(rollouts.step.prefix_ids)
-        texts = tokenizer.batch_decode([[*prefix, c] for c in rollouts.step.candidates], skip_special_tokens=True)
-        return np.asarray(score(texts))
+        step = rollouts.step
+        return np.asarray(score([lm.decode([*step.prefix_ids, candidate]) for candidate in step.candidates]))
 
     return estimate
 

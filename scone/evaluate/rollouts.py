@@ -16,16 +16,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from scone.errors import InputError
 from scone.evaluate.progress import Progress
-from scone.evaluate.sampling import PAD, continue_batch, encode, end_tokens, truncated
+from scone.evaluate.sampling import PAD, continue_batch, truncated
+from scone.lm import CausalLM
 from scone.seeds import derive
 
 __all__ = ["Rollouts", "Step", "collect", "load_rollouts", "plan_steps", "score_rollouts"]
@@ -55,45 +54,38 @@ class Rollouts:
     tokens: np.ndarray  # (k, R, remaining) int32, the candidate first, PAD after the end
     path: Path
 
-    def texts(self, tokenizer: Any) -> list[str]:
+    def texts(self, lm: CausalLM) -> list[str]:
         """The k·R finished texts, prompt included, candidate by candidate."""
         rows = self.tokens.reshape(-1, self.tokens.shape[-1])
-        prefix = list(self.step.prefix_ids)
-        return tokenizer.batch_decode([prefix + row[row != PAD].tolist() for row in rows], skip_special_tokens=True)
+        return [lm.decode([*self.step.prefix_ids, *row[row != PAD].tolist()]) for row in rows]
 
 
 def plan_steps(
-    lm: Any, tokenizer: Any, prompts: Sequence[str], *, length: int = 25, places: Sequence[str] = tuple(POSITIONS),
+    lm: CausalLM, prompts: Sequence[str], *, length: int = 25, places: Sequence[str] = tuple(POSITIONS),
     top_k: int = 10, seed: int = 0,
 ) -> Iterator[tuple[Step, np.ndarray]]:  # fmt: skip
     """For each prompt let the LM write one text, and cut it at the places: (step, log_p of its candidates)."""
-    ends = end_tokens(lm, tokenizer)
     for prompt in prompts:
-        prompt_ids = encode(tokenizer, prompt)
-        written = _unbroken_text(lm, prompt_ids, length, ends, top_k, derive("text", seed, prompt))
+        prompt_ids = lm.encode(prompt)
+        written = _longest_text(lm, prompt_ids, length, top_k, derive("text", seed, prompt))
         for place in places:
             position = min(POSITIONS[place], length - 1)
-            prefix = tokenizer.decode(torch.cat([prompt_ids, written[:position]]), skip_special_tokens=True)
-            ids = encode(tokenizer, prefix)  # as an engine would read the prefix
-            with torch.inference_mode():
-                logits = lm(input_ids=ids[None].to(lm.device), logits_to_keep=1).logits[:, -1].cpu()
-            candidates, log_p = truncated(logits, top_k)
-            step = Step(
-                prompt, prefix, place, length - position, tuple(ids.tolist()), tuple(candidates[0].tolist()), seed
-            )
+            prefix = lm.decode([*prompt_ids, *written[:position]])
+            ids = lm.encode(prefix)  # as an engine would read the prefix
+            candidates, log_p = truncated(lm.prefill([ids]).logits.cpu(), top_k)
+            step = Step(prompt, prefix, place, length - position, tuple(ids), tuple(candidates[0].tolist()), seed)
             yield step, log_p[0].numpy()
 
 
 def collect(
-    lm: Any, tokenizer: Any, prompts: Sequence[str], folder: Path, *, rollouts: int = 72, length: int = 25,
+    lm: CausalLM, prompts: Sequence[str], folder: Path, *, rollouts: int = 72, length: int = 25,
     places: Sequence[str] = tuple(POSITIONS), top_k: int = 10, seed: int = 0, say: Callable[[str], None] = print,
 ) -> list[Rollouts]:  # fmt: skip
     """Draw what `folder` lacks, and return all of it. Killed at any moment, it goes on at the step it was at."""
     folder.mkdir(parents=True, exist_ok=True)
-    ends = end_tokens(lm, tokenizer)
     progress = Progress(len(prompts) * len(places), "steps", say=say)
     stored = []
-    steps = plan_steps(lm, tokenizer, prompts, length=length, places=places, top_k=top_k, seed=seed)
+    steps = plan_steps(lm, prompts, length=length, places=places, top_k=top_k, seed=seed)
     for index, (step, log_p) in enumerate(steps):
         path = folder / f"step-{index:04d}.safetensors"
         kept = _read(path) if path.exists() else None
@@ -101,22 +93,12 @@ def collect(
             stored.append(kept)
             progress.skip()
             continue
-        prefix = torch.tensor(step.prefix_ids)
-        tokens = np.stack(
-            [
-                continue_batch(
-                    lm,
-                    prefix,
-                    torch.full((rollouts,), candidate),
-                    rollouts,
-                    step.remaining,
-                    ends=ends,
-                    top_k=top_k,
-                    seed=derive("rollout", seed, step.prefix, candidate),
-                ).numpy()  # fmt: skip
-                for candidate in step.candidates
-            ]
-        ).astype(np.int32)  # (k, R, remaining)
+        per_candidate = []
+        for first in step.candidates:
+            draw = derive("rollout", seed, step.prefix, first)
+            drawn = continue_batch(lm, step.prefix_ids, rollouts, step.remaining, top_k=top_k, seed=draw, first=first)
+            per_candidate.append(drawn.numpy().astype(np.int32))
+        tokens = np.stack(per_candidate)  # (k, R, remaining)
         stored.append(Rollouts(step, log_p, tokens, path))
         _write(path, {"tokens": tokens, "log_p": log_p}, {"step": json.dumps(asdict(step))})
         progress.advance(f"{step.place:6s} {step.prefix!r}")
@@ -132,7 +114,7 @@ def load_rollouts(folder: Path) -> list[Rollouts]:
 
 
 def score_rollouts(
-    stored: Sequence[Rollouts], tokenizer: Any, score: Callable[[list[str]], np.ndarray], name: str, *,
+    stored: Sequence[Rollouts], lm: CausalLM, score: Callable[[list[str]], np.ndarray], name: str, *,
     say: Callable[[str], None] = print,
 ) -> list[np.ndarray]:  # fmt: skip
     """φ of every rollout, (k, R) for each step; `name` must change whenever the verifier does."""
@@ -142,7 +124,7 @@ def score_rollouts(
         path = rollouts.path.with_name(f"{rollouts.path.stem}.phi-{name}.safetensors")
         phi = load_file(path)["phi"] if path.exists() else None
         if phi is None or phi.shape != rollouts.tokens.shape[:2]:
-            texts = rollouts.texts(tokenizer)
+            texts = rollouts.texts(lm)
             different = sorted(set(texts))
             value = dict(zip(different, np.asarray(score(different), dtype=np.float64)))
             phi = np.array([value[text] for text in texts]).reshape(rollouts.tokens.shape[:2])
@@ -154,14 +136,10 @@ def score_rollouts(
     return phis
 
 
-def _unbroken_text(
-    lm: Any, prompt: torch.Tensor, length: int, ends: frozenset[int], top_k: int, seed: int
-) -> torch.Tensor:
-    """(length,) tokens after the prompt; of several drawn texts the longest, cut where it ended."""
-    drawn = continue_batch(lm, prompt, None, 4, length, ends=ends, top_k=top_k, seed=seed)
-    lengths = ((drawn != PAD) & ~torch.isin(drawn, torch.tensor(sorted(ends), dtype=torch.int64))).sum(1)
-    best = int(lengths.argmax())
-    return drawn[best, : lengths[best]]
+def _longest_text(lm: CausalLM, prompt: Sequence[int], length: int, top_k: int, seed: int) -> list[int]:
+    """The tokens after the prompt of the longest of four drawn texts, without its end token."""
+    drawn = continue_batch(lm, prompt, 4, length, top_k=top_k, seed=seed).tolist()
+    return max(([token for token in row if token != PAD and token not in lm.stop_ids] for row in drawn), key=len)
 
 
 def _read(path: Path) -> Rollouts:

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
-__all__ = ["PAD", "continue_batch", "encode", "end_tokens", "truncated"]
+from scone.lm import CausalLM
+
+__all__ = ["PAD", "continue_batch", "truncated"]
 
 PAD = -1  # stands after the end of a continuation; never a token
-
-
-def encode(tokenizer: Any, text: str) -> torch.Tensor:
-    """(L,) token ids of `text`, with the special tokens that the tokenizer adds by itself."""
-    return torch.tensor(tokenizer(text).input_ids, dtype=torch.int64)
-
-
-def end_tokens(lm: Any, tokenizer: Any) -> frozenset[int]:
-    """Every token that ends a text: the tokenizer's and the generation config's."""
-    configured = getattr(lm.generation_config, "eos_token_id", None)
-    several: Iterable[int | None] = configured if isinstance(configured, (list, tuple)) else [configured]
-    return frozenset(int(token) for token in [tokenizer.eos_token_id, *several] if token is not None)
 
 
 def truncated(logits: torch.Tensor, top_k: int, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -32,38 +21,29 @@ def truncated(logits: torch.Tensor, top_k: int, temperature: float = 1.0) -> tup
 
 @torch.inference_mode()
 def continue_batch(
-    lm: Any, prefix: torch.Tensor, first: torch.Tensor | None, n: int, length: int, *, ends: frozenset[int], top_k: int,
-    temperature: float = 1.0, seed: int,
-) -> torch.Tensor:  # fmt: skip
-    """`n` continuations of `prefix` (L,) by `length` tokens, drawn from the top-k distribution: (n, length) int64.
+    lm: CausalLM, prefix: Sequence[int], n: int, length: int, *, top_k: int, seed: int, first: int | None = None
+) -> torch.Tensor:
+    """`n` continuations of `prefix` by `length` tokens, drawn from the top-k distribution: (n, length) int64.
 
-    With `first` the first token of each is given, (n,), and the others are drawn. After an end token stands PAD.
+    With `first` all of them start with that token. After an end token stands PAD.
     The prefix runs through the LM once; its cache is repeated for the n rows.
     """
-    device = next(lm.parameters()).device
     tokens = torch.full((n, length), PAD, dtype=torch.int64)
-    if n == 0 or length == 0:
-        return tokens
     generator = torch.Generator().manual_seed(seed)
-    end_ids = torch.tensor(sorted(ends), dtype=torch.int64)
-
-    out = lm(input_ids=prefix[None].to(device), use_cache=True, logits_to_keep=1)
-    cache = out.past_key_values
-    cache.batch_repeat_interleave(n)
-    logits = out.logits[:, -1].cpu().expand(n, -1)  # (n, V)
+    stops = torch.tensor(sorted(lm.stop_ids), dtype=torch.int64)
+    state = lm.select(lm.prefill([prefix]), torch.zeros(n, dtype=torch.int64))
 
     alive = torch.ones(n, dtype=torch.bool)
     for position in range(length):
         if position == 0 and first is not None:
-            drawn = first.to(torch.int64)
+            drawn = torch.full((n,), first)
         else:
-            candidates, log_p = truncated(logits, top_k, temperature)
+            candidates, log_p = truncated(state.logits.cpu(), top_k)
             choice = torch.multinomial(log_p.exp(), 1, generator=generator)  # (n, 1)
             drawn = candidates.gather(1, choice)[:, 0]
         tokens[:, position] = torch.where(alive, drawn, PAD)
-        alive = alive & ~torch.isin(drawn, end_ids)
+        alive = alive & ~torch.isin(drawn, stops)
         if position == length - 1 or not alive.any():
             break
-        out = lm(input_ids=drawn[:, None].to(device), past_key_values=cache, use_cache=True)
-        logits = out.logits[:, -1].cpu()
+        state = lm.step(state, drawn)
     return tokens

@@ -6,6 +6,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from scone.lm import CausalLM
+
 WORDS = [
     "<end>",
     *[
@@ -56,7 +58,7 @@ class WordTokenizer:
             at += len(word)
         return ids, offsets
 
-    def decode(self, ids, skip_special_tokens=True):
+    def decode(self, ids, skip_special_tokens=True, **_):
         return " ".join(WORDS[int(i)] for i in ids if int(i) != 0 or not skip_special_tokens)
 
     def batch_decode(self, rows, skip_special_tokens=True):
@@ -77,10 +79,10 @@ def tokenizer():
 
 
 @pytest.fixture(scope="session")
-def lm():
+def lm(tokenizer):
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(WORDS), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, eos_token_id=0, bos_token_id=None, pad_token_id=0, initializer_range=0.5,
     )  # fmt: skip
-    return LlamaForCausalLM(config).eval()
+    return CausalLM(LlamaForCausalLM(config).eval(), tokenizer)

@@ -88,7 +88,7 @@ def test_next_token_is_matched_by_token(world):
     assert np.isnan(q[0, 0]) and np.isfinite(q).sum() == 4
 
 
-def test_myopic_scores_prefix_and_candidate(tokenizer):
+def test_myopic_scores_prefix_and_candidate(lm):
     step = Step("the film", "the film", "start", 5, (11, 13), (1, 2, 0), 0)
     rollouts = Rollouts(step, np.zeros(3), np.zeros((3, 1, 5), np.int32), Path("s"))
     seen = []
@@ -97,7 +97,7 @@ def test_myopic_scores_prefix_and_candidate(tokenizer):
         seen.extend(texts)
         return np.zeros(len(texts))
 
-    assert auditing.myopic(score, tokenizer)(rollouts).shape == (3,)
+    assert auditing.myopic(score, lm)(rollouts).shape == (3,)
     assert seen == ["the film good", "the film bad", "the film"]
 
 
