@@ -112,7 +112,7 @@ class Bin(NamedTuple):
 
     estimate: float  # mean q of the bin
     target: float  # mean φ of its rollouts
-    count: int
+    size: int
 
 
 def calibration(estimate: np.ndarray, target: np.ndarray, bins: int = 10) -> list[Bin]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -17,9 +16,8 @@ from scone.errors import InputError
 from scone.evaluate.agreement import Bin, calibration, disattenuate, lift, reliability, within_step_correlation
 from scone.evaluate.metrics import Interval, bootstrap
 from scone.evaluate.rollouts import Rollouts
-from scone.lm import CausalLM
 
-__all__ = ["Audit", "Estimator", "Row", "audit", "myopic", "next_token", "plain_rollouts"]
+__all__ = ["Audit", "Estimator", "Row", "audit"]
 
 Estimator = Callable[[Rollouts], np.ndarray]
 
@@ -145,45 +143,3 @@ def _line(row: Row) -> str:
         f"{row.name}: corrected {row.corrected.value:.2f} [{row.corrected.low:.2f}, {row.corrected.high:.2f}], "
         f"error {row.error:.3f}, lift {row.lift:+.3f}, {row.seconds:.2f}s a step"
     )
-
-
-# --- estimators -------------------------------------------------------------------------------------------------------
-
-
-def next_token(engine: Any, *, seeds: Sequence[int] = (0,)) -> Estimator:
-    """q of `engine.next_token`, once for each seed."""
-
-    def estimate(rollouts: Rollouts) -> np.ndarray:
-        rows = []
-        for seed in seeds:
-            found = engine.next_token(rollouts.step.prefix, max_new_tokens=rollouts.step.remaining, seed=seed)
-            q = dict(zip(np.asarray(found.tokens).tolist(), np.asarray(found.q, dtype=np.float64).tolist()))
-            rows.append([q.get(token, float("nan")) for token in rollouts.step.candidates])
-        return np.array(rows)
-
-    return estimate
-
-
-def myopic(score: Callable[[list[str]], np.ndarray], lm: CausalLM) -> Estimator:
-    """φ of prefix and candidate, nothing after it."""
-
-    def estimate(rollouts: Rollouts) -> np.ndarray:
-        step = rollouts.step
-        return np.asarray(score([lm.decode([*step.prefix_ids, candidate]) for candidate in step.candidates]))
-
-    return estimate
-
-
-def plain_rollouts(n: int, stored: Sequence[Rollouts], phis: Sequence[np.ndarray], *, kept_apart: int) -> Estimator:
-    """The mean φ of `n` rollouts a candidate, from those after the first `kept_apart`, which are the truth."""
-    spare = {rollouts.path: phi[:, kept_apart:] for rollouts, phi in zip(stored, phis)}
-    fewest = min(phi.shape[1] for phi in spare.values())
-    if fewest < n:
-        raise InputError(f"rollouts:{n} needs {kept_apart + n} stored rollouts a candidate, got {kept_apart + fewest}")
-
-    def estimate(rollouts: Rollouts) -> np.ndarray:
-        phi = spare[rollouts.path]
-        replicates = phi.shape[1] // n
-        return phi[:, : replicates * n].reshape(len(phi), replicates, n).mean(2).T  # (replicates, k)
-
-    return estimate

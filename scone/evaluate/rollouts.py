@@ -27,7 +27,7 @@ from scone.evaluate.sampling import PAD, continue_batch, truncated
 from scone.lm import CausalLM
 from scone.seeds import derive
 
-__all__ = ["Rollouts", "Step", "collect", "load_rollouts", "plan_steps", "score_rollouts"]
+__all__ = ["Rollouts", "Score", "Step", "collect", "load_rollouts", "plan_steps", "score_rollouts"]
 
 POSITIONS = {"start": 0, "middle": 12, "end": 20}  # tokens already written, of 25
 
@@ -43,6 +43,9 @@ class Step:
     prefix_ids: tuple[int, ...]
     candidates: tuple[int, ...]
     seed: int
+
+
+Score = Callable[[Step, list[str]], np.ndarray]  # φ of finished texts; the step says which prompt, thus which target
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ def collect(
             per_candidate.append(drawn.numpy().astype(np.int32))
         tokens = np.stack(per_candidate)  # (k, R, remaining)
         stored.append(Rollouts(step, log_p, tokens, path))
+        for stale in folder.glob(f"{path.stem}.phi-*"):
+            stale.unlink()
         _write(path, {"tokens": tokens, "log_p": log_p}, {"step": json.dumps(asdict(step))})
         progress.advance(f"{step.place:6s} {step.prefix!r}")
     return stored
@@ -114,9 +119,8 @@ def load_rollouts(folder: Path) -> list[Rollouts]:
 
 
 def score_rollouts(
-    stored: Sequence[Rollouts], lm: CausalLM, score: Callable[[list[str]], np.ndarray], name: str, *,
-    say: Callable[[str], None] = print,
-) -> list[np.ndarray]:  # fmt: skip
+    stored: Sequence[Rollouts], lm: CausalLM, score: Score, name: str, *, say: Callable[[str], None] = print
+) -> list[np.ndarray]:
     """φ of every rollout, (k, R) for each step; `name` must change whenever the verifier does."""
     progress = Progress(len(stored), "steps scored", say=say)
     phis = []
@@ -126,7 +130,7 @@ def score_rollouts(
         if phi is None or phi.shape != rollouts.tokens.shape[:2]:
             texts = rollouts.texts(lm)
             different = sorted(set(texts))
-            value = dict(zip(different, np.asarray(score(different), dtype=np.float64)))
+            value = dict(zip(different, np.asarray(score(rollouts.step, different), dtype=np.float64)))
             phi = np.array([value[text] for text in texts]).reshape(rollouts.tokens.shape[:2])
             _write(path, {"phi": phi}, {})
             progress.advance()

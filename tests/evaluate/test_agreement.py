@@ -60,7 +60,7 @@ def test_lift_by_hand():
 
 def test_calibration_bins():
     bins = agreement.calibration(np.array([0.05, 0.15, 0.11, 1.0]), np.array([0.0, 0.2, 0.4, 0.9]))
-    assert [(round(b.estimate, 3), round(b.target, 3), b.count) for b in bins] == [
+    assert [(round(b.estimate, 3), round(b.target, 3), b.size) for b in bins] == [
         (0.05, 0.0, 1),
         (0.13, 0.3, 2),
         (1.0, 0.9, 1),

@@ -7,6 +7,7 @@ import pytest
 
 from scone.errors import InputError
 from scone.evaluate import audit as auditing
+from scone.evaluate import estimators
 from scone.evaluate.rollouts import Rollouts, Step
 
 K, R = 10, 72
@@ -28,9 +29,9 @@ def world():
     return stored, phis, truth
 
 
-def run(world, **estimators):
+def run(world, **functions):
     stored, phis, _ = world
-    result = auditing.audit(stored, phis, estimators)
+    result = auditing.audit(stored, phis, functions)
     return result, {row.name: row for row in result.rows}
 
 
@@ -46,7 +47,7 @@ def test_a_perfect_estimate_is_recognised(world):
     assert rows["perfect"].lift >= result.best_lift - 0.003 > 0 > rows["reverse"].lift
     assert set(rows["perfect"].by_place) == {"start", "middle", "end"}
     for point in rows["perfect"].curve:
-        assert point.count < 5 or point.estimate == pytest.approx(point.target, abs=0.05)
+        assert point.size < 5 or point.estimate == pytest.approx(point.target, abs=0.05)
 
 
 def test_a_shift_costs_error_but_no_rank(world):
@@ -58,8 +59,8 @@ def test_a_shift_costs_error_but_no_rank(world):
 
 def test_plain_rollouts_come_from_the_spare_ones(world):
     stored, phis, _ = world
-    one = auditing.plain_rollouts(1, stored, phis, kept_apart=64)
-    four = auditing.plain_rollouts(4, stored, phis, kept_apart=64)
+    one = estimators.plain_rollouts(1, stored, phis, kept_apart=64)
+    four = estimators.plain_rollouts(4, stored, phis, kept_apart=64)
     np.testing.assert_array_equal(one(stored[5]), phis[5][:, 64:].T)
     np.testing.assert_allclose(four(stored[5])[1], phis[5][:, 68:72].mean(1))
     _, rows = run(world, **{"rollouts:1": one, "rollouts:4": four})
@@ -83,7 +84,7 @@ def test_next_token_is_matched_by_token(world):
             tokens = [7, 3, 99]
             return type("Found", (), {"tokens": np.array(tokens), "q": np.array([0.7, 0.3, 0.99]) + seed / 100})
 
-    q = auditing.next_token(Engine(), seeds=(0, 1))(stored[0])
+    q = estimators.next_token(lambda step: Engine(), seeds=(0, 1))(stored[0])
     assert q.shape == (2, K) and q[0, 7] == 0.7 and q[1, 3] == pytest.approx(0.31)
     assert np.isnan(q[0, 0]) and np.isfinite(q).sum() == 4
 
@@ -93,11 +94,11 @@ def test_myopic_scores_prefix_and_candidate(lm):
     rollouts = Rollouts(step, np.zeros(3), np.zeros((3, 1, 5), np.int32), Path("s"))
     seen = []
 
-    def score(texts):
+    def score(step, texts):
         seen.extend(texts)
         return np.zeros(len(texts))
 
-    assert auditing.myopic(score, lm)(rollouts).shape == (3,)
+    assert estimators.myopic(score, lm)(rollouts).shape == (3,)
     assert seen == ["the film good", "the film bad", "the film"]
 
 
@@ -106,4 +107,4 @@ def test_too_few_rollouts_are_refused(world):
     with pytest.raises(InputError, match="at least 100 rollouts"):
         auditing.audit(stored, phis, {}, target_rollouts=100)
     with pytest.raises(InputError, match="rollouts:9 needs 73"):
-        auditing.plain_rollouts(9, stored, phis, kept_apart=64)
+        estimators.plain_rollouts(9, stored, phis, kept_apart=64)

@@ -77,7 +77,8 @@ def test_scores_are_kept_for_each_verifier(lm, tmp_path):
     drawn = collect(lm, tmp_path)
     calls = []
 
-    def score(texts):
+    def score(step, texts):
+        assert texts[0].startswith(step.prompt)
         calls.append(len(texts))
         return share_of_good(texts)
 

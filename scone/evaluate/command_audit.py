@@ -1,0 +1,123 @@
+"""`scone audit`: is q right?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from scone.errors import InputError
+from scone.evaluate.arguments import add_model_arguments, model_names, say, task_prompts
+from scone.evaluate.audit import TARGET_ROLLOUTS, Audit, Estimator, audit
+from scone.evaluate.estimators import OPTION_ROWS, myopic, next_token, plain_rollouts
+from scone.evaluate.models import Models, fingerprint, parse_config
+from scone.evaluate.rollouts import POSITIONS, Step, collect, score_rollouts
+from scone.evaluate.tasks import TASKS, Prompt, Task, pick_evenly
+
+__all__ = ["add_arguments", "markdown", "run"]
+
+SPARE = 8  # rollouts a candidate beyond the truth, for the rows rollouts:1 and rollouts:4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `scone audit`."""
+    parser.add_argument("task", choices=list(TASKS), help="whose prompts and attribute")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the rollouts and of the audit")
+    parser.add_argument("--prompts", type=Path, help="file of prompts instead of the built-in ones")
+    parser.add_argument("--count", type=int, default=12, help="number of prompts, of all groups alike (default: 12)")
+    parser.add_argument("--places", nargs="+", choices=list(POSITIONS), default=list(POSITIONS))
+    parser.add_argument("--rollouts", type=int, default=TARGET_ROLLOUTS, help="a candidate, as truth (default: 64)")
+    parser.add_argument("--max-new-tokens", type=int, default=25, help="length of a finished text (default: 25)")
+    parser.add_argument("--seed", type=int, default=0, help="of prefixes and rollouts (default: 0)")
+    parser.add_argument("--seeds", type=int, default=2, help="how often each random estimate is asked (default: 2)")
+    parser.add_argument(
+        "--rows", nargs="+", metavar="ROW", default=["myopic", "rollouts:1", "rollouts:4", *OPTION_ROWS],
+        help="myopic, rollouts:N, or a preset of SconeConfig and changes to it, such as default or chains=2,init=lm",
+    )  # fmt: skip
+    parser.add_argument("--rollouts-only", action="store_true", help="draw and store the rollouts, and stop")
+    add_model_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw the rollouts that are not there yet, compare the rows with them, write audit.json and audit.md."""
+    if args.rollouts < 2 or args.count < 1 or args.seeds < 1 or not args.max_new_tokens >= 1:
+        raise InputError("--rollouts must be at least 2, --count, --seeds and --max-new-tokens at least 1")
+    configs = {row: parse_config(row) for row in args.rows if row != "myopic" and not row.startswith("rollouts:")}
+    task = TASKS[args.task]
+    prompts = pick_evenly(task_prompts(task, args.prompts), args.count)
+    models = Models(model_names(args), task.attribute)
+    stored = collect(
+        models.lm, [prompt.text for prompt in prompts], args.out / "rollouts", rollouts=args.rollouts + SPARE,
+        length=args.max_new_tokens, places=args.places, seed=args.seed, say=say,
+    )  # fmt: skip
+    if args.rollouts_only:
+        return 0
+
+    targets = {prompt.text: target_of(task, prompt) for prompt in prompts}
+    name = f"{task.name}-{fingerprint(models.classifier[0])}"
+    score = lambda step, texts: models.score(targets[step.prompt], task.avoid)(texts)  # noqa: E731
+    phis = score_rollouts(stored, models.lm, score, name, say=say)
+
+    def engine_for(row: str) -> Callable[[Step], object]:
+        # Every candidate is to have its q here, the improbable ones too, unless the row says otherwise.
+        config = configs[row] if "min_mass" in row else configs[row].replace(min_mass=0.0)
+        return lambda step: models.engine(targets[step.prompt], task.avoid, config)
+
+    estimators: dict[str, Estimator] = {}
+    for row in args.rows:
+        if row == "myopic":
+            estimators[row] = myopic(score, models.lm)
+        elif row.startswith("rollouts:"):
+            estimators[row] = plain_rollouts(int(row.partition(":")[2]), stored, phis, kept_apart=args.rollouts)
+        else:
+            estimators[row] = next_token(engine_for(row), seeds=range(args.seeds))
+    result = audit(stored, phis, estimators, target_rollouts=args.rollouts, say=say)
+    (args.out / "audit.json").write_text(json.dumps({"task": task.name, **asdict(result)}, indent=1), encoding="utf-8")
+    (args.out / "audit.md").write_text(markdown(result, task.name), encoding="utf-8")
+    print(markdown(result, task.name))
+    return 0
+
+
+def target_of(task: Task, prompt: Prompt) -> str:
+    """The label that φ is about."""
+    target = prompt.target or task.target
+    assert target is not None  # prompts are checked when they are read
+    return target
+
+
+def markdown(result: Audit, task: str) -> str:
+    """The audit as a table."""
+    places = list(result.reliability_by_place)
+    trust = ", ".join(f"{place} {value:.2f}" for place, value in result.reliability_by_place.items())
+    lines = [
+        f"## Audit: {task}",
+        "",
+        f"{result.steps} steps, {result.rollouts} rollouts a candidate; reliability of the rollouts' ranking "
+        f"{result.reliability:.2f} ({trust}); lift of a q as good as half of the rollouts {result.best_lift:+.3f}.",
+        "",
+        _table_line(["q from", "rank corr.", "corrected [95 %]", *places, "error", "lift", "covered", "s/step"]),
+        _table_line(["---", *["---:"] * (7 + len(places))]),
+    ]
+    for row in result.rows:
+        value, low, high = row.corrected
+        lines.append(
+            _table_line(
+                [
+                    f"`{row.name}`",
+                    f"{row.correlation:.2f}",
+                    f"{value:.2f} [{low:.2f}, {high:.2f}]",
+                    *[f"{row.by_place[place]:.2f}" for place in places],
+                    f"{row.error:.3f}",
+                    f"{row.lift:+.3f}",
+                    f"{100 * row.covered:.0f} %",
+                    f"{row.seconds:.2f}",
+                ]
+            )
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _table_line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

@@ -1,0 +1,81 @@
+"""Estimators of q that the audit compares: the decoder's, the verifier on the bare prefix, and plain rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from scone.errors import InputError
+from scone.evaluate.audit import Estimator
+from scone.evaluate.rollouts import Rollouts, Score, Step
+from scone.lm import CausalLM
+
+__all__ = ["OPTION_ROWS", "myopic", "next_token", "plain_rollouts"]
+
+# The rows of the audit's table: each option of the decoder against its default. Where the default leaves the Taylor
+# term out, its options are shown with the full term.
+OPTION_ROWS = (
+    "default",
+    "paper",
+    "fast",
+    "taylor_scale=0",
+    "taylor_scale=0.25",
+    "taylor_scale=1",
+    "taylor_scale=1,taylor=mean",
+    "taylor_scale=1,linearise=prob",
+    "taylor_scale=1,linearise=logit",
+    "taylor_scale=1,marginals=masked",
+    "taylor_scale=1,marginals=unmasked",
+    "init=lm",
+    "init=mask",
+    "chains=1",
+    "chains=2",
+    "chains=4",
+    "coupled=False",
+    "lookahead=5",
+    "lookahead=10",
+    "schedule=uniform",
+)
+
+
+def next_token(engine_for: Callable[[Step], Any], *, seeds: Sequence[int] = (0,)) -> Estimator:
+    """q of `engine.next_token`, once for each seed."""
+
+    def estimate(rollouts: Rollouts) -> np.ndarray:
+        step = rollouts.step
+        engine = engine_for(step)
+        rows = []
+        for seed in seeds:
+            found = engine.next_token(step.prefix, max_new_tokens=step.remaining, seed=seed)
+            q = dict(zip(np.asarray(found.tokens).tolist(), np.asarray(found.q, dtype=np.float64).tolist()))
+            rows.append([q.get(token, float("nan")) for token in step.candidates])
+        return np.array(rows)
+
+    return estimate
+
+
+def myopic(score: Score, lm: CausalLM) -> Estimator:
+    """φ of prefix and candidate, nothing after it."""
+
+    def estimate(rollouts: Rollouts) -> np.ndarray:
+        step = rollouts.step
+        return np.asarray(score(step, [lm.decode([*step.prefix_ids, candidate]) for candidate in step.candidates]))
+
+    return estimate
+
+
+def plain_rollouts(n: int, stored: Sequence[Rollouts], phis: Sequence[np.ndarray], *, kept_apart: int) -> Estimator:
+    """The mean φ of `n` rollouts a candidate, from those after the first `kept_apart`, which are the truth."""
+    spare = {rollouts.path: phi[:, kept_apart:] for rollouts, phi in zip(stored, phis)}
+    fewest = min(phi.shape[1] for phi in spare.values())
+    if fewest < n:
+        raise InputError(f"rollouts:{n} needs {kept_apart + n} stored rollouts a candidate, got {kept_apart + fewest}")
+
+    def estimate(rollouts: Rollouts) -> np.ndarray:
+        phi = spare[rollouts.path]
+        replicates = phi.shape[1] // n
+        return phi[:, : replicates * n].reshape(len(phi), replicates, n).mean(2).T  # (replicates, k)
+
+    return estimate

@@ -1,0 +1,94 @@
+"""The tasks of the paper: which attribute, which prompts, and what counts as reached."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from scone.errors import InputError
+
+__all__ = ["TASKS", "TOPICS", "Prompt", "Task", "builtin_prompts", "pick_evenly", "read_prompts"]
+
+TOPICS = ("politics", "finance", "science", "food", "history", "industrial")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text to continue, the group under which tables show it, and its target where the task has several."""
+
+    text: str
+    group: str = ""
+    target: str | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """One of the paper's experiments. φ is the probability of `target`, or of everything but it (`avoid`)."""
+
+    name: str
+    attribute: str  # names the embedded verifier and the judge
+    target: str | None  # None: each prompt has its own
+    threshold: float  # a text has the attribute when φ >= threshold
+    prompts: str  # file of prompts that comes with the package
+    avoid: bool = False
+    paper_length: int = 25  # new tokens in the paper
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task("detoxify", "toxicity", "toxic", 0.5, "toxicity", avoid=True),
+        Task("toxify", "toxicity", "toxic", 0.5, "toxicity"),
+        Task("sentiment", "sentiment", "positive", 0.8, "sentiment"),
+        Task("topic", "topic", None, 0.8, "topic", paper_length=60),
+    )
+}
+
+
+def builtin_prompts(task: Task) -> list[Prompt]:
+    """The prompts written for this project.
+
+    >>> len(builtin_prompts(TASKS["sentiment"]))
+    60
+    """
+    text = resources.files("scone.evaluate").joinpath("prompts", f"{task.prompts}.jsonl").read_text(encoding="utf-8")
+    return _parse(text.splitlines(), task, f"{task.prompts}.jsonl")
+
+
+def read_prompts(path: Path, task: Task) -> list[Prompt]:
+    """Prompts from a file: JSON lines with `text` and perhaps `group` and `target`, or plain lines of text."""
+    if not path.is_file():
+        raise InputError(f"prompts must be a file, got {path}")
+    return _parse(path.read_text(encoding="utf-8").splitlines(), task, str(path))
+
+
+def pick_evenly(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
+    """`count` prompts in their order, as many of each group as possible."""
+    groups: dict[str, list[int]] = {}
+    for index, prompt in enumerate(prompts):
+        groups.setdefault(prompt.group, []).append(index)
+    by_turns = [members[i] for i in range(len(prompts)) for members in groups.values() if i < len(members)]
+    return [prompts[index] for index in sorted(by_turns[:count])]
+
+
+def _parse(lines: Iterable[str], task: Task, where: str) -> list[Prompt]:
+    prompts = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        if not line.lstrip().startswith("{"):
+            prompt = Prompt(line.strip())
+        else:
+            try:
+                prompt = Prompt(**json.loads(line))
+            except (TypeError, ValueError) as problem:
+                raise InputError(f"{where}, line {number}: expected text, group and target, got {line!r}") from problem
+        if task.target is None and prompt.target is None:
+            raise InputError(f"{where}, line {number}: a prompt of the task {task.name} needs a target")
+        prompts.append(prompt)
+    if not prompts:
+        raise InputError(f"{where} has no prompts")
+    return prompts
