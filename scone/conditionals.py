@@ -1,0 +1,185 @@
+"""Conditionals of a masked LM: encoder first, then only the positions that are asked for go through the head."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import scone_kernels as kernels
+from scone.errors import ModelError
+from scone.lm import check_finite
+
+__all__ = ["Conditionals", "Head", "split_head"]
+
+_PLACEHOLDER = re.compile(r"^(\[unused\d+\]|<unused_?\d+>|<extra_id_\d+>|madeupword\d+)$")
+
+# model_type -> (encoder, modules that are applied one after the other before the vocabulary)
+_PATHS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "bert": ("bert", ("cls.predictions.transform",)),
+    "distilbert": ("distilbert", ("vocab_transform", "activation", "vocab_layer_norm")),
+    "roberta": ("roberta", ("lm_head.dense", "<gelu>", "lm_head.layer_norm")),
+    "xlm-roberta": ("roberta", ("lm_head.dense", "<gelu>", "lm_head.layer_norm")),
+    "camembert": ("roberta", ("lm_head.dense", "<gelu>", "lm_head.layer_norm")),
+    "electra": ("electra", ("generator_predictions",)),
+    "modernbert": ("model", ("head",)),
+}
+
+
+@dataclass(frozen=True)
+class Head:
+    """A masked LM cut where the vocabulary begins: logits are `transform(encoder(ids)) @ weight.T + bias`.
+
+    Where weight is None the cut is unknown: `encoder` is the whole model and its hidden states are the logits.
+    """
+
+    encoder: Callable[..., Any]
+    transform: Callable[[Tensor], Tensor]
+    weight: Tensor | None  # (V, H)
+    bias: Tensor | None  # (V,)
+
+
+def split_head(model: Any) -> Head:
+    """Cut a masked LM of a known family before its vocabulary matrix; any other gives its ready logits.
+
+    >>> from scone.embedded import load_masked_lm
+    >>> split_head(load_masked_lm()[0]).weight.shape
+    torch.Size([30522, 384])
+    """
+    output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if output is None:
+        raise ModelError(f"masked_lm must be a masked LM with an output head, got {type(model).__name__}")
+    paths = _PATHS.get(model.config.model_type)
+    if paths is None:
+        return Head(lambda **kw: (model(**kw).logits,), lambda x: x, None, None)
+    encoder, stages = paths
+    modules = [torch.nn.functional.gelu if name == "<gelu>" else _follow(model, name) for name in stages]
+
+    def transform(hidden: Tensor) -> Tensor:
+        for module in modules:
+            hidden = module(hidden)
+        return hidden
+
+    return Head(_follow(model, encoder), transform, output.weight.detach(), _detached(output.bias))
+
+
+class Conditionals:
+    """p(token at a position | the rest) of a masked LM, and the two things that are done with it: draw and expect.
+
+    >>> from scone.embedded import load_masked_lm
+    >>> mlm = Conditionals(*load_masked_lm())
+    >>> ids = torch.tensor([[*mlm.opening, *mlm.encode("the capital of france is"), mlm.mask_id, *mlm.closing]])
+    >>> hidden = mlm.hidden(ids, torch.ones_like(ids), torch.tensor([0]), torch.tensor([6]))
+    >>> mlm.draw(hidden, seed=0, counter=0).shape
+    torch.Size([1])
+    """
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        if getattr(tokenizer, "mask_token_id", None) is None:
+            raise ModelError(
+                f"masked_lm must have a tokenizer with a mask token, got {type(tokenizer).__name__} without mask_token"
+            )
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.name = type(model).__name__
+        self.head = split_head(model)
+        self.mask_id: int = tokenizer.mask_token_id
+        self.pad_id: int = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else self.mask_id
+        self.opening, self.closing = special_frame(tokenizer)
+        self.max_length = position_limit(model, tokenizer)
+        size = (
+            self.head.weight.shape[0] if self.head.weight is not None else model.get_output_embeddings().weight.shape[0]
+        )
+        self.keep = drawable(tokenizer, size).to(self.device)  # (V,)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the masked LM, where the lookahead's state lives."""
+        return self.model.get_input_embeddings().weight.device
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text without special tokens."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        """The same for several texts at once."""
+        return [list(ids) for ids in self.tokenizer(texts, add_special_tokens=False)["input_ids"]]
+
+    @torch.no_grad()
+    def hidden(self, ids: Tensor, mask: Tensor, row: Tensor, col: Tensor) -> Tensor:
+        """Head inputs at the positions (row, col) of ids (R, T): (N, H), or (N, V) logits for an unknown family."""
+        states = self.head.encoder(input_ids=ids, attention_mask=mask.long())[0]  # (R, T, H)
+        picked = self.head.transform(states[row, col])
+        check_finite(picked, f"the masked LM {self.name}")
+        return picked
+
+    def draw(self, hidden: Tensor, *, seed: Tensor | int, counter: Tensor | int, temperature: float = 1.0) -> Tensor:
+        """One token for each row of `hidden`, never a special one: (N,) int64."""
+        options: dict[str, Any] = {"keep": self.keep, "temperature": temperature, "seed": seed, "counter": counter}
+        if self.head.weight is None:
+            return kernels.gibbs_sample_from_logits(hidden, **options).tokens
+        return kernels.gibbs_sample(hidden, self.head.weight, bias=self.head.bias, **options).tokens
+
+    def expect(self, hidden: Tensor, table: Tensor, *, temperature: float = 1.0) -> Tensor:
+        """Mean of the table's rows under each conditional: (N, D); table: (V, D)."""
+        options: dict[str, Any] = {"keep": self.keep, "temperature": temperature}
+        if self.head.weight is None:
+            return kernels.expected_embedding_from_logits(hidden, table, **options)
+        return kernels.expected_embedding(hidden, self.head.weight, table, bias=self.head.bias, **options)
+
+    def expect_dot(
+        self, hidden: Tensor, table: Tensor, grad: Tensor, *, segment: Tensor, temperature: float = 1.0
+    ) -> Tensor:
+        """Mean of `grad[segment] · table row` under each conditional: (N,); grad: (S, D), segment: (N,)."""
+        options: dict[str, Any] = {"keep": self.keep, "temperature": temperature, "segment": segment}
+        if self.head.weight is None:
+            return kernels.expected_dot_from_logits(hidden, table, grad, **options)
+        return kernels.expected_dot(hidden, self.head.weight, table, grad, bias=self.head.bias, **options)
+
+
+def special_frame(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Special tokens that the tokenizer puts before and after a single text.
+
+    >>> from scone.embedded import load_masked_lm
+    >>> special_frame(load_masked_lm()[1])
+    ([101], [102])
+    """
+    plain = list(tokenizer("a", add_special_tokens=False)["input_ids"])
+    framed = list(tokenizer("a")["input_ids"])
+    for start in range(len(framed) - len(plain) + 1):
+        if framed[start : start + len(plain)] == plain:
+            return framed[:start], framed[start + len(plain) :]
+    return [], []
+
+
+def position_limit(model: Any, tokenizer: Any) -> int:
+    """Tokens that a model takes at most, special ones included."""
+    config = getattr(model, "config", None)
+    limit = getattr(config, "max_position_embeddings", None) or 1 << 30
+    if getattr(config, "model_type", "") in {"roberta", "xlm-roberta", "camembert"}:
+        limit -= config.pad_token_id + 1  # their positions are counted from pad_token_id + 1
+    return min(limit, getattr(tokenizer, "model_max_length", None) or 1 << 30)
+
+
+def drawable(tokenizer: Any, size: int) -> Tensor:
+    """(size,) bool: False for special tokens, placeholders such as [unused7], and rows that no token uses."""
+    keep = torch.zeros(size, dtype=torch.bool)
+    special = set(tokenizer.all_special_ids)
+    special |= {i for i, added in getattr(tokenizer, "added_tokens_decoder", {}).items() if added.special}
+    ids = [i for token, i in tokenizer.get_vocab().items() if i not in special and not _PLACEHOLDER.match(token)]
+    keep[torch.tensor([i for i in ids if i < size], dtype=torch.long)] = True
+    return keep
+
+
+def _follow(model: Any, path: str) -> Any:
+    for name in path.split("."):
+        model = getattr(model, name)
+    return model
+
+
+def _detached(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.detach()

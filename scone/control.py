@@ -1,0 +1,213 @@
+"""q for every candidate: which need a lookahead, the lookaheads themselves, and what the verifier says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import scone_kernels as kernels
+from scone.bridge import Bridge, Surfaces
+from scone.conditionals import Conditionals
+from scone.config import SconeConfig
+from scone.errors import DeviceError
+from scone.estimate import estimate, replaced
+from scone.lm import CausalLM, LMState, truncate
+from scone.lookahead import Lookahead, begin, look_ahead, shift
+from scone.output import Timer
+from scone.sampling import Candidates
+from scone.seeds import derive, mix
+from scone.text import Text, Writer
+from scone.verifier import EmbeddingVerifier, Expression
+
+__all__ = ["Controller", "Judged", "Plan", "plan"]
+
+_SENTENCE = "It was a bright cold day in spring, and everyone who could walk had gone outside to look at the river."
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which candidates are judged, and how: pairs (text, candidate) as indices into (B, K)."""
+
+    ahead: list[tuple[int, int]]  # by lookahead
+    ahead_texts: list[str]
+    exact: list[tuple[int, int]]  # by φ of a text that is finished
+    exact_texts: list[str]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """q of the candidates, and the lookahead of each that had one."""
+
+    q: Tensor  # (terms, B, K)
+    futures: dict[tuple[int, int], list[list[int]]]
+    samples: int  # states that each q is averaged over
+
+
+class Controller:
+    """Masked LM, verifier and the bridges between them."""
+
+    def __init__(self, lm: CausalLM, mlm: Conditionals, verifier: Expression) -> None:
+        self.lm = lm
+        self.mlm = mlm
+        self.verifier = verifier
+        self.surfaces = Surfaces(mlm.tokenizer)
+        self.bridges: dict[object, Bridge] = {}
+        for leaf in verifier.leaves:
+            if isinstance(leaf, EmbeddingVerifier):
+                if leaf.device != mlm.device:
+                    raise DeviceError(
+                        f"verifier {leaf.name} must be on the masked LM's device {mlm.device}, got {leaf.device}"
+                    )
+                self.bridges[leaf.key] = Bridge(mlm.tokenizer, mlm.keep.shape[0], self.surfaces, leaf)
+        self.density = len(mlm.encode(_SENTENCE)) / max(1, len(lm.tokenizer(_SENTENCE)["input_ids"]))
+
+    def horizon(self, remaining: int, config: SconeConfig) -> int:
+        """Masked-LM tokens of lookahead for `remaining` tokens of the LM after the candidate."""
+        return config.horizon(max(1, round(remaining * self.density)) if remaining > 0 else 0)
+
+    def judge(
+        self,
+        texts: Sequence[Text],
+        candidates: Candidates,
+        writer: Writer,
+        config: SconeConfig,
+        *,
+        remaining: int,
+        timer: Timer,
+        state: LMState | None = None,
+    ) -> Judged:
+        """q of every candidate; `remaining` tokens may follow it, and `state` is the LM's, for `init="lm"`."""
+        length = self.horizon(remaining, config)
+        with timer("plan"):
+            todo = plan(texts, candidates, writer, config, length)
+        q = torch.full((len(self.verifier.terms), *candidates.tokens.shape), torch.nan)
+        futures: dict[tuple[int, int], list[list[int]]] = {}
+        samples = 1
+        if todo.exact:
+            with timer("verify"):
+                rows, columns = map(list, zip(*todo.exact))
+                q[:, rows, columns] = self._score_terms(todo.exact_texts)
+        if todo.ahead:
+            with timer("begin"):
+                start = self._begin(todo, texts, candidates, config, length, state)
+            with timer("look ahead"):
+                kept = look_ahead(self.mlm, start, config, step=len(texts[0].new_ids))
+            with timer("estimate"):
+                estimates = estimate(
+                    self.verifier, self.bridges, self.mlm, start, kept, config, surfaces=self.surfaces
+                )  # (terms, pairs * chains)
+            rows, columns = map(list, zip(*todo.ahead))
+            q[:, rows, columns] = estimates.unflatten(1, (-1, config.chains)).mean(-1)
+            last = replaced(start, kept[-1]).futures()
+            for i, pair in enumerate(todo.ahead):
+                futures[pair] = last[i * config.chains : (i + 1) * config.chains]
+            samples = len(kept) * config.chains
+        return Judged(fill(q, candidates), futures, samples)
+
+    def carry(self, text: Text, judged: Judged, b: int, k: int, config: SconeConfig, *, remaining: int) -> None:
+        """Keep the lookahead of the candidate that was taken, or the old one shifted where it had none."""
+        if (b, k) in judged.futures:
+            text.futures = judged.futures[b, k]
+        elif text.futures is not None:
+            length = self.horizon(remaining, config)
+            text.futures = [shift(future, length, self.mlm.mask_id) for future in text.futures]
+
+    def _score_terms(self, texts: list[str]) -> Tensor:
+        values = {leaf.key: leaf.evaluate(texts) for leaf in self.verifier.leaves}
+        return torch.stack([term.combine(values) for term in self.verifier.terms])
+
+    def _begin(
+        self,
+        todo: Plan,
+        texts: Sequence[Text],
+        candidates: Candidates,
+        config: SconeConfig,
+        length: int,
+        state: LMState | None,
+    ) -> Lookahead:
+        """A row for each candidate and chain, chains side by side."""
+        rows = [(b, k, c) for b, k in todo.ahead for c in range(config.chains)]
+        token = torch.tensor([int(candidates.tokens[b, k]) for b, k, _ in rows])
+        seed = torch.tensor([texts[b].chain_seed(c) for b, _, c in rows])
+        if not config.coupled:
+            seed = mix(seed, token)
+        fixed_texts = [text for text in todo.ahead_texts for _ in range(config.chains)]
+        if config.init == "lm":
+            fixed_texts, fixed, futures = self._roll_out(rows, fixed_texts, texts, token, seed, config, length, state)
+        else:
+            fixed = [ids for ids in self.mlm.encode_batch(todo.ahead_texts) for _ in range(config.chains)]
+            warm = config.init == "warm"
+            known = [texts[b].futures[c] if warm and texts[b].futures else None for b, _, c in rows]  # type: ignore[index]
+            futures = [shift(future, length, self.mlm.mask_id) for future in known]
+        return begin(self.mlm, fixed_texts, fixed, futures, seed, context_window=config.context_window)
+
+    def _roll_out(
+        self,
+        rows: list[tuple[int, int, int]],
+        fixed_texts: list[str],
+        texts: Sequence[Text],
+        token: Tensor,
+        seed: Tensor,
+        config: SconeConfig,
+        length: int,
+        state: LMState | None,
+    ) -> tuple[list[str], list[list[int]], list[list[int]]]:
+        """Futures that the LM itself writes, read by the masked LM's tokenizer."""
+        if state is None:
+            state = self.lm.prefill([[*t.prompt_ids, *t.new_ids] for t in texts])
+        forked = self.lm.select(state, torch.tensor([b for b, _, _ in rows]))
+        step = len(texts[0].new_ids)
+
+        def draw(logits: Tensor, i: int) -> Tensor:
+            logits = truncate(logits, top_p=config.lookahead_top_p, min_p=config.lookahead_min_p)
+            return kernels.gibbs_sample_from_logits(
+                logits, seed=mix(seed, derive("rollout", step)).to(logits.device), counter=i
+            ).tokens
+
+        written = self.lm.rollout(forked, token, max(1, round(length / self.density)), draw)
+        whole = []
+        for (b, _, _), first, more, fixed in zip(rows, token.tolist(), written, fixed_texts):
+            lead = [*texts[b].prompt_ids[-8:], *texts[b].new_ids, first]
+            whole.append(fixed + self.lm.decode([*lead, *more])[len(self.lm.decode(lead)) :])
+        read = self.mlm.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
+        out_texts, out_fixed, out_futures = [], [], []
+        for text, fixed, ids, places in zip(whole, fixed_texts, read["input_ids"], read["offset_mapping"]):
+            split = sum(start < len(fixed) for start, _ in places)
+            out_texts.append(text[: places[split - 1][1]] if split else fixed)
+            out_fixed.append(list(ids[:split]))
+            out_futures.append(list(ids[split : split + length]))
+        return out_texts, out_fixed, out_futures
+
+
+def plan(texts: Sequence[Text], candidates: Candidates, writer: Writer, config: SconeConfig, length: int) -> Plan:
+    """Sort the candidates: finished texts are scored as they are, probable ones get a lookahead, the rest nothing.
+
+    A text whose choice is settled (a single candidate above `min_mass`) gets nothing at all.
+    """
+    ahead, ahead_texts, exact, exact_texts = [], [], [], []
+    share = candidates.share.tolist()
+    for b, text in enumerate(texts):
+        live = [k for k, p in enumerate(share[b]) if p > 0 and p >= config.min_mass]
+        if len(live) < 2:
+            continue
+        for k in live:
+            continuation, ended = writer.continuation(text, int(candidates.tokens[b, k]))
+            if ended or length == 0:
+                exact.append((b, k))
+                exact_texts.append(text.context + continuation)
+            else:
+                ahead.append((b, k))
+                ahead_texts.append(text.context + continuation)
+    return Plan(ahead, ahead_texts, exact, exact_texts)
+
+
+def fill(q: Tensor, candidates: Candidates) -> Tensor:
+    """q with the mean over the judged candidates, by probability, where a candidate was not judged; 1 if none was."""
+    judged = ~q.isnan()
+    weight = candidates.share * judged
+    mean = (weight * q.nan_to_num()).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(min=1e-30)
+    mean = torch.where(judged.any(-1, keepdim=True), mean, 1.0)
+    return torch.where(judged, q, mean)

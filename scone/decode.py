@@ -1,0 +1,402 @@
+"""The engine: prefill, propose, look ahead, linearise, estimate, reweigh, sample, commit.
+
+engine = Scone.from_pretrained(target="positive")
+engine.generate(["The movie was"], max_new_tokens=25, seed=0).texts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scone.conditionals import Conditionals
+from scone.config import SconeConfig
+from scone.control import Controller, Judged
+from scone.errors import InputError, ModelError
+from scone.estimate import reweigh
+from scone.lm import CausalLM, LMState
+from scone.loading import EMBEDDED, load_causal_lm, load_masked_lm
+from scone.output import Output, Step, Timer
+from scone.sampling import Candidates, choose, propose
+from scone.seeds import derive
+from scone.text import Text, Writer
+from scone.verifier import Expression, Verifier
+
+__all__ = ["Output", "Scone", "SconeConfig", "Step", "Verifier"]
+
+Prompt = str | Sequence[dict[str, str]]
+Processor = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One step for B texts, before a token is taken."""
+
+    candidates: Candidates
+    judged: Judged
+    q: Tensor  # (B, K) product over the verifier's terms, each to its strength
+    log_p_star: Tensor  # (B, K)
+
+    def step(self, b: int, chosen: int | None, seconds: dict[str, float]) -> Step:
+        """The record of one text's step, without the places that hold no candidate."""
+        real = ~self.candidates.log_p[b].isneginf()
+        parts = (self.candidates.tokens, self.candidates.log_p, self.q, self.log_p_star)
+        return Step(*(part[b][real] for part in parts), chosen=chosen, seconds=seconds)
+
+
+class Scone:
+    """Steers a causal LM so that its texts satisfy a verifier.
+
+    `lm` and `masked_lm` are (model, tokenizer); `verifier` is a Verifier or an expression of verifiers.
+
+    >>> engine = Scone.from_pretrained(target="positive")
+    >>> out = engine.generate(["The movie was"], max_new_tokens=5, seed=0)
+    >>> out.texts[0].startswith("The movie was")
+    True
+    >>> out.texts == engine.generate(["The movie was"], max_new_tokens=5, seed=0).texts
+    True
+    """
+
+    def __init__(
+        self,
+        lm: tuple[Any, Any],
+        masked_lm: tuple[Any, Any],
+        verifier: Expression,
+        config: SconeConfig | None = None,
+    ) -> None:
+        if not isinstance(verifier, Expression):
+            raise ModelError(f"verifier must be a Verifier, got {type(verifier).__name__}")
+        if config is not None and not isinstance(config, SconeConfig):
+            raise InputError(f"config must be a SconeConfig, got {type(config).__name__}")
+        self.config = config or SconeConfig()
+        self._lm = CausalLM(*lm)
+        self._mlm = Conditionals(*masked_lm)
+        self.controller = Controller(self._lm, self._mlm, verifier)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        lm: Any = EMBEDDED,
+        masked_lm: Any = EMBEDDED,
+        verifier: Any = f"{EMBEDDED}:sentiment",
+        *,
+        target: str | int | None = None,
+        config: SconeConfig | None = None,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | str | None = None,
+        device_map: Any = None,
+        trust_remote_code: bool = False,
+    ) -> Scone:
+        """Load the three models by name: a Hub id, a folder, or "embedded"; ready objects are taken as they are.
+
+        Without arguments: the models that come with scone, steered towards positive sentiment. `device_map` is for
+        the LM; the masked LM and the verifier go to `device`. Weights are read from safetensors only.
+
+        >>> Scone.from_pretrained().verifier.labels
+        ['negative', 'positive']
+        """
+        if isinstance(verifier, str):
+            if target is None and verifier in (EMBEDDED, f"{EMBEDDED}:sentiment"):
+                target = "positive"
+            if target is None:
+                raise InputError(f"target must be a label of the verifier {verifier!r}, got None")
+            options = {"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
+            verifier = Verifier.from_pretrained(verifier, target=target, **options)
+        elif target is not None:
+            raise InputError(f"target must be None where verifier is a ready object, got {target!r}")
+        common = {"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
+        lm = load_causal_lm(lm, device_map=device_map, **common) if isinstance(lm, str) else lm
+        masked_lm = load_masked_lm(masked_lm, **common) if isinstance(masked_lm, str) else masked_lm
+        return cls(lm, masked_lm, verifier, config)
+
+    @property
+    def lm(self) -> Any:
+        """The causal LM, as given."""
+        return self._lm.model
+
+    @property
+    def lm_tokenizer(self) -> Any:
+        """The causal LM's tokenizer."""
+        return self._lm.tokenizer
+
+    @property
+    def masked_lm(self) -> Any:
+        """The masked LM, as given."""
+        return self._mlm.model
+
+    @property
+    def verifier(self) -> Any:
+        """The verifier; `engine.verifier.score(texts)` is φ of finished texts."""
+        return self.controller.verifier
+
+    def with_config(self, config: SconeConfig | None = None, **changes: Any) -> Scone:
+        """The same models with other options.
+
+        >>> Scone.from_pretrained().with_config(strength=0).config.strength
+        0
+        """
+        other = object.__new__(type(self))
+        other.__dict__ = dict(self.__dict__)
+        other.config = (config or self.config).replace(**changes)
+        return other
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        max_new_tokens: int = 25,
+        num_return_sequences: int = 1,
+        seed: int = 0,
+        do_sample: bool = True,
+        stop: str | Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+        logits_processor: Sequence[Processor] = (),
+    ) -> Output:
+        """Continue prompts under control.
+
+        prompts: texts, or conversations (lists of {"role", "content"}) for the LM's chat template
+        seed: with the same seed a prompt gets the same continuations, whatever else is in the batch
+        do_sample: False takes the most probable candidate after reweighing
+        stop: strings that end a text and are cut from it; the LM's own end-of-text tokens always end it
+        logits_processor: as in transformers; they see the LM's logits before the candidates are picked
+
+        >>> engine = Scone.from_pretrained()
+        >>> out = engine.generate(["The food was", "My day"], max_new_tokens=4, num_return_sequences=2, seed=1)
+        >>> len(out.texts), len(out.trace[0]) <= 4, out.scores.shape
+        (4, True, torch.Size([4]))
+        """
+        _check_counts(max_new_tokens=max_new_tokens, num_return_sequences=num_return_sequences)
+        writer = self._writer(stop, stop_token_ids)
+        texts = self._open(prompts, max_new_tokens, num_return_sequences, seed)
+        timer = Timer()
+        seconds: dict[str, float] = {}
+        for spent in self._run(texts, writer, max_new_tokens, timer, do_sample, logits_processor):
+            for phase, value in spent.items():
+                seconds[phase] = seconds.get(phase, 0.0) + value
+        judged = [text.text for text in texts]
+        return Output(
+            texts=judged,
+            continuations=[text.continuation for text in texts],
+            token_ids=[text.new_ids for text in texts],
+            scores=self.verifier.score(judged),
+            finish_reasons=[text.finish_reason or "length" for text in texts],
+            trace=[text.trace for text in texts],
+            seconds=seconds,
+        )
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int = 25,
+        seed: int = 0,
+        do_sample: bool = True,
+        stop: str | Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+        logits_processor: Sequence[Processor] = (),
+    ) -> Iterator[str]:
+        """The continuation of one prompt, piece by piece as it is written; together they are `generate`'s.
+
+        >>> engine = Scone.from_pretrained()
+        >>> pieces = list(engine.stream("The movie was", max_new_tokens=5, seed=0))
+        >>> "".join(pieces) == engine.generate(["The movie was"], max_new_tokens=5, seed=0).continuations[0]
+        True
+        """
+        _check_counts(max_new_tokens=max_new_tokens)
+        writer = self._writer(stop, stop_token_ids)
+        (text,) = self._open([prompt], max_new_tokens, 1, seed)
+        return self._stream(text, writer, max_new_tokens, do_sample, logits_processor)
+
+    def next_token(
+        self, prompt: Prompt, *, max_new_tokens: int = 25, seed: int = 0, logits_processor: Sequence[Processor] = ()
+    ) -> Step:
+        """Algorithm 1 for one prompt: the candidates with log p, q and log p*, each (k,); nothing is drawn.
+
+        >>> step = Scone.from_pretrained().next_token("The movie was", max_new_tokens=8, seed=0)
+        >>> step.tokens.shape == step.log_p.shape == step.q.shape == step.log_p_star.shape
+        True
+        """
+        _check_counts(max_new_tokens=max_new_tokens)
+        texts = self._open([prompt], max_new_tokens, 1, seed)
+        timer = Timer()
+        state = self._prefill(texts, timer)
+        decision = self._decide(texts, state, self._writer((), ()), max_new_tokens - 1, timer, logits_processor)
+        return decision.step(0, None, timer.take())
+
+    def _run(
+        self,
+        texts: list[Text],
+        writer: Writer,
+        max_new_tokens: int,
+        timer: Timer,
+        do_sample: bool,
+        processors: Sequence[Processor],
+    ) -> Iterator[dict[str, float]]:
+        """The loop: after each step it yields the seconds by phase; texts that have ended leave the batch."""
+        state = self._prefill(texts, timer)
+        for i in range(max_new_tokens):
+            remaining = max_new_tokens - i - 1
+            decision = self._decide(texts, state, writer, remaining, timer, processors)
+            with timer("sample"):
+                chosen = self._choose(texts, decision, do_sample)
+            for b, (text, k) in enumerate(zip(texts, chosen)):
+                self.controller.carry(text, decision.judged, b, k, self.config, remaining=remaining)
+                writer.append(text, int(decision.candidates.tokens[b, k]))
+            alive = [b for b, text in enumerate(texts) if text.finish_reason is None]
+            if alive and remaining:
+                with timer("commit"):
+                    state = self._commit(state, texts, alive)
+            seconds = timer.take()
+            for b, (text, k) in enumerate(zip(texts, chosen)):
+                text.trace.append(decision.step(b, k, seconds))
+            yield seconds
+            texts = [texts[b] for b in alive]
+            if not texts:
+                return
+
+    def _prefill(self, texts: Sequence[Text], timer: Timer) -> LMState:
+        """Each different prompt goes through the LM once."""
+        with timer("prefill"):
+            unique = list(dict.fromkeys(tuple(text.prompt_ids) for text in texts))
+            state = self._lm.prefill(unique)
+            if len(unique) == len(texts):
+                return state
+            place = {prompt: i for i, prompt in enumerate(unique)}
+            return self._lm.select(state, torch.tensor([place[tuple(text.prompt_ids)] for text in texts]))
+
+    def _decide(
+        self,
+        texts: Sequence[Text],
+        state: LMState,
+        writer: Writer,
+        remaining: int,
+        timer: Timer,
+        processors: Sequence[Processor],
+    ) -> Decision:
+        """Propose candidates, judge them, reweigh."""
+        with timer("propose"):
+            candidates = propose(processed(texts, state.logits, processors), self.config)
+        return self.decide(texts, candidates, writer, remaining=remaining, timer=timer, state=state)
+
+    def decide(
+        self,
+        texts: Sequence[Text],
+        candidates: Candidates,
+        writer: Writer,
+        *,
+        remaining: int,
+        timer: Timer,
+        state: LMState | None = None,
+    ) -> Decision:
+        """Judge candidates and reweigh them; without strength nothing is judged and p* is p."""
+        terms = self.verifier.terms
+        strengths = [term.strength for term in terms]
+        if self.config.strength == 0 or not any(strengths):
+            judged = Judged(torch.ones(len(terms), *candidates.tokens.shape), {}, 1)
+        else:
+            judged = self.controller.judge(
+                texts, candidates, writer, self.config, remaining=remaining, timer=timer, state=state
+            )
+        with timer("reweigh"):
+            log_p_star = reweigh(candidates.log_p, judged.q, self.config, strengths=strengths, samples=judged.samples)
+            q = (judged.q.clamp(min=0) ** torch.tensor(strengths)[:, None, None]).prod(0)
+        return Decision(candidates, judged, q if len(terms) > 1 else judged.q[0], log_p_star)
+
+    def _choose(self, texts: Sequence[Text], decision: Decision, do_sample: bool) -> list[int]:
+        if not do_sample:
+            return decision.log_p_star.argmax(-1).tolist()
+        return choose(
+            decision.candidates.tokens,
+            decision.log_p_star,
+            vocabulary=self._lm.vocabulary,
+            seeds=[text.token_seed for text in texts],
+            step=len(texts[0].new_ids),
+        ).tolist()
+
+    def _commit(self, state: LMState, texts: Sequence[Text], alive: list[int]) -> LMState:
+        """One more token of each living text goes through the LM."""
+        if len(alive) < len(texts):
+            state = self._lm.select(state, torch.tensor(alive))
+        return self._lm.step(state, torch.tensor([texts[b].new_ids[-1] for b in alive]))
+
+    def _stream(
+        self, text: Text, writer: Writer, max_new_tokens: int, do_sample: bool, processors: Sequence[Processor]
+    ) -> Iterator[str]:
+        shown = 0
+        for _ in self._run([text], writer, max_new_tokens, Timer(), do_sample, processors):
+            safe = len(text.continuation) - writer.held_back(text)
+            if safe > shown:
+                yield text.continuation[shown:safe]
+                shown = safe
+        if len(text.continuation) > shown:
+            yield text.continuation[shown:]
+
+    def _open(self, prompts: Prompt | Sequence[Prompt], max_new_tokens: int, copies: int, seed: int) -> list[Text]:
+        """A Text for each prompt and copy; its seed hangs on the prompt itself, not on its place in the batch."""
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise InputError(f"seed must be an integer, got {seed!r}")
+        listed = _as_list(prompts)
+        opened = []
+        for prompt in listed:
+            chat = not isinstance(prompt, str)
+            ids = self._lm.encode_chat(prompt) if chat else self._lm.encode(prompt)  # type: ignore[arg-type]
+            self._check_length(prompt, ids, max_new_tokens)
+            for copy in range(copies):
+                opened.append(Text("" if chat else str(prompt), ids, derive(seed, copy, ids)))
+        return opened
+
+    def _check_length(self, prompt: Any, ids: list[int], max_new_tokens: int) -> None:
+        if not ids:
+            raise InputError(f"prompts must give at least one token each, got {prompt!r}")
+        limit = self._lm.max_length
+        if limit is not None and len(ids) + max_new_tokens > limit:
+            raise InputError(
+                f"prompts must leave room for max_new_tokens={max_new_tokens} in the LM's context of {limit} tokens, "
+                f"got a prompt of {len(ids)}"
+            )
+
+    def _writer(self, stop: str | Sequence[str], stop_token_ids: Sequence[int]) -> Writer:
+        strings = [stop] if isinstance(stop, str) else list(stop)
+        if not all(isinstance(s, str) and s for s in strings):
+            raise InputError(f"stop must be non-empty strings, got {stop!r}")
+        return Writer(self._lm, stop=strings, stop_token_ids=stop_token_ids)
+
+
+def processed(texts: Sequence[Text], logits: Tensor, processors: Sequence[Processor]) -> Tensor:
+    """The LM's logits after the processors, each text by itself so that padding plays no part."""
+    if not processors:
+        return logits
+    rows = []
+    for text, row in zip(texts, logits):
+        ids = torch.tensor([[*text.prompt_ids, *text.new_ids]], device=logits.device)
+        scores = row[None]
+        for processor in processors:
+            scores = processor(ids, scores)
+        rows.append(scores)
+    return torch.cat(rows)
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    listed = list(prompts)
+    if listed and isinstance(listed[0], dict):
+        return [listed]  # type: ignore[list-item]
+    if not listed:
+        raise InputError("prompts must hold at least one prompt, got an empty list")
+    for prompt in listed:
+        if not isinstance(prompt, str) and not (
+            isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], dict)
+        ):
+            raise InputError(f"prompts must be strings or lists of messages, got {type(prompt).__name__}")
+    return listed  # type: ignore[return-value]
+
+
+def _check_counts(**counts: int) -> None:
+    for name, value in counts.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError(f"{name} must be an integer of at least 1, got {value!r}")

@@ -1,0 +1,180 @@
+"""The causal LM with its cache: prefill once, then one new token a step; forks for rollouts share what is cached."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scone.errors import InputError, ModelError, NumericalError
+
+__all__ = ["CausalLM", "LMState", "check_finite", "truncate"]
+
+
+@dataclass(frozen=True)
+class LMState:
+    """What the LM knows of B texts: the cache of all tokens, and the logits of the next one."""
+
+    cache: Any
+    mask: Tensor  # (B, T) 1 where a token is real: texts are padded on the left
+    logits: Tensor  # (B, V) float32
+
+
+class CausalLM:
+    """A causal LM of transformers and its tokenizer.
+
+    >>> from scone.embedded import load_lm
+    >>> lm = CausalLM(*load_lm())
+    >>> state = lm.prefill([lm.encode("The movie was")])
+    >>> lm.decode([int(state.logits.argmax())])
+    ' a'
+    """
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        if not hasattr(model, "forward") or getattr(model, "get_output_embeddings", lambda: None)() is None:
+            raise ModelError(f"lm must be a causal LM of transformers with an output head, got {type(model).__name__}")
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.name = type(model).__name__
+        accepts = inspect.signature(model.forward).parameters
+        self._accepts_positions = "position_ids" in accepts
+        self._extra = {"logits_to_keep": 1} if "logits_to_keep" in accepts else {}
+        self.stop_ids = frozenset(_stop_ids(model, tokenizer))
+
+    @property
+    def device(self) -> torch.device:
+        """Where its inputs go: the device of the input embeddings, which `device_map` may put apart from the rest."""
+        return self.model.get_input_embeddings().weight.device
+
+    @property
+    def max_length(self) -> int | None:
+        """Positions that the model has, or None where it names no limit."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the output head."""
+        return self.model.get_output_embeddings().weight.shape[0]
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a prompt, with the special tokens that the tokenizer puts in front."""
+        return list(self.tokenizer(text)["input_ids"])
+
+    def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Token ids of a conversation by the tokenizer's chat template, up to where the reply begins."""
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise InputError(
+                "prompts holds a list of messages, but the tokenizer of the lm has no chat template: expected strings"
+            )
+        encoded = self.tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=True, tokenize=True, return_dict=True
+        )
+        return list(encoded["input_ids"])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, without special tokens and without a last character of which only some bytes are there."""
+        text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text.rstrip("\N{REPLACEMENT CHARACTER}")
+
+    @torch.no_grad()
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> LMState:
+        """Run the prompts through the LM, padded on the left to the longest."""
+        width = max(map(len, prompts))
+        pad = next(iter(self.stop_ids), 0)
+        ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=self.device)
+        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=self.device)
+        return self._forward(ids, mask, None)
+
+    @torch.no_grad()
+    def step(self, state: LMState, tokens: Tensor) -> LMState:
+        """The state after one more token for each text; tokens: (B,)."""
+        mask = torch.cat([state.mask, state.mask.new_ones(len(tokens), 1)], dim=1)
+        return self._forward(tokens.to(self.device)[:, None], mask, state.cache)
+
+    def select(self, state: LMState, rows: Tensor) -> LMState:
+        """The state of some rows, in that order and perhaps several times; the given state stays as it was."""
+        rows = rows.to(self.device)
+        return LMState(_select_cache(state.cache, rows), state.mask[rows], state.logits[rows])
+
+    @torch.no_grad()
+    def rollout(
+        self, state: LMState, tokens: Tensor, length: int, draw: Callable[[Tensor, int], Tensor]
+    ) -> list[list[int]]:
+        """Continue each text by its token and then by up to `length` tokens that `draw(logits, i)` picks; stops at EOS.
+
+        The cache is forked, so that `state` can be continued differently afterwards.
+        """
+        state = self.select(state, torch.arange(len(tokens)))
+        stops = torch.tensor(sorted(self.stop_ids), device=self.device)
+        drawn: list[Tensor] = []
+        alive = torch.ones(len(tokens), dtype=torch.bool, device=self.device)
+        for i in range(length):
+            state = self.step(state, tokens)
+            tokens = draw(state.logits, i).to(self.device)
+            alive = alive & ~torch.isin(tokens, stops)
+            drawn.append(torch.where(alive, tokens, -1))
+            if not alive.any():
+                break
+        return [[t for t in row if t >= 0] for row in torch.stack(drawn, 1).tolist()] if drawn else [[] for _ in tokens]
+
+    def _forward(self, ids: Tensor, mask: Tensor, cache: Any) -> LMState:
+        kwargs: dict[str, Any] = dict(self._extra)
+        padded = not bool(mask.all())
+        if padded:
+            kwargs["attention_mask"] = mask
+        if padded and self._accepts_positions:
+            kwargs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        out = self.model(input_ids=ids, past_key_values=cache, use_cache=True, **kwargs)
+        logits = out.logits[:, -1].float()
+        check_finite(logits, f"the causal LM {self.name}", allow_infinite=True)
+        if getattr(out, "past_key_values", None) is None:
+            raise ModelError(f"lm must return past_key_values, got none from {self.name}")
+        return LMState(out.past_key_values, mask, logits)
+
+
+def check_finite(x: Tensor, source: str, *, allow_infinite: bool = False) -> None:
+    """Raise NumericalError that names `source` where x holds NaN (or, unless allowed, infinity).
+
+    >>> check_finite(torch.tensor([0.0, float("nan")]), "the verifier Demo")
+    Traceback (most recent call last):
+    scone.errors.NumericalError: the verifier Demo returned NaN in 1 of 2 values
+    """
+    bad = x.isnan() if allow_infinite else ~x.isfinite()
+    if bool(bad.any()):
+        raise NumericalError(f"{source} returned NaN in {int(bad.sum())} of {x.numel()} values")
+
+
+def truncate(logits: Tensor, *, top_p: float = 1.0, min_p: float = 0.0) -> Tensor:
+    """Logits with `-inf` outside the nucleus of mass `top_p` and below `min_p` times the largest probability.
+
+    >>> truncate(torch.tensor([[2.0, 1.0, -3.0]]), min_p=0.1)
+    tensor([[2., 1., -inf]])
+    """
+    if top_p < 1:
+        ordered, order = logits.sort(-1, descending=True)
+        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)  # mass ahead of each token
+        logits = logits.masked_fill((before >= top_p).gather(-1, order.argsort(-1)), -torch.inf)
+    if min_p > 0:
+        p = logits.softmax(-1)
+        logits = logits.masked_fill(p < min_p * p.amax(-1, keepdim=True), -torch.inf)
+    return logits
+
+
+def _stop_ids(model: Any, tokenizer: Any) -> list[int]:
+    config = getattr(model, "generation_config", None) or model.config
+    eos = getattr(config, "eos_token_id", None)
+    ids = list(eos) if isinstance(eos, list | tuple) else [eos]
+    return [i for i in [*ids, getattr(tokenizer, "eos_token_id", None)] if i is not None]
+
+
+def _select_cache(cache: Any, rows: Tensor) -> Any:
+    """Rows of a cache, without touching the one given: layers grow by concatenation, so a shallow copy is enough."""
+    fork = copy.copy(cache)
+    fork.layers = [copy.copy(layer) for layer in cache.layers]
+    fork.batch_select_indices(rows)
+    return fork

@@ -1,0 +1,100 @@
+"""Models and tokenizers by name: a Hub id, a local folder, or one of those that come with scone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from scone.errors import InputError
+
+__all__ = ["EMBEDDED", "load_causal_lm", "load_classifier", "load_masked_lm"]
+
+EMBEDDED = "embedded"
+_CLASSIFIERS = ("sentiment", "toxicity", "topic")
+
+
+def load_causal_lm(name: str, **options: Any) -> tuple[Any, Any]:
+    """A causal LM and its tokenizer, ready for use; options: device, dtype, device_map, trust_remote_code.
+
+    >>> load_causal_lm("embedded")[0].config.model_type
+    'llama'
+    """
+    if name == EMBEDDED:
+        from scone.embedded import load_lm
+
+        return _placed(load_lm(), **options)
+    from transformers import AutoModelForCausalLM
+
+    return _from_hub(AutoModelForCausalLM, name, **options)
+
+
+def load_masked_lm(name: str, **options: Any) -> tuple[Any, Any]:
+    """A masked LM and its tokenizer.
+
+    >>> load_masked_lm("embedded")[0].config.model_type
+    'bert'
+    """
+    if name == EMBEDDED:
+        from scone import embedded
+
+        return _placed(embedded.load_masked_lm(), **options)
+    from transformers import AutoModelForMaskedLM
+
+    return _from_hub(AutoModelForMaskedLM, name, **options)
+
+
+def load_classifier(name: str, **options: Any) -> tuple[Any, Any]:
+    """A sequence classifier and its tokenizer; "embedded:sentiment", "embedded:toxicity" and "embedded:topic" are ours.
+
+    >>> load_classifier("embedded:mood")
+    Traceback (most recent call last):
+    scone.errors.InputError: verifier must be one of embedded:sentiment, embedded:toxicity, embedded:topic, got 'embedded:mood'
+    """
+    if name == EMBEDDED or name.startswith(EMBEDDED + ":"):
+        kind = name.partition(":")[2] or "sentiment"
+        if kind not in _CLASSIFIERS:
+            known = ", ".join(f"{EMBEDDED}:{c}" for c in _CLASSIFIERS)
+            raise InputError(f"verifier must be one of {known}, got {name!r}")
+        from scone import embedded
+
+        return _placed(embedded.load_classifier(kind), **options)
+    from transformers import AutoModelForSequenceClassification
+
+    return _from_hub(AutoModelForSequenceClassification, name, **options)
+
+
+def _from_hub(
+    auto: Any,
+    name: str,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | str | None = None,
+    device_map: Any = None,
+    trust_remote_code: bool = False,
+) -> tuple[Any, Any]:
+    from transformers import AutoTokenizer
+
+    options: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": trust_remote_code}
+    if dtype is not None:
+        options["dtype"] = dtype
+    if device_map is not None:
+        options["device_map"] = device_map
+    model = auto.from_pretrained(name, **options)
+    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
+    return (model if device is None or device_map is not None else model.to(device)), tokenizer
+
+
+def _placed(
+    loaded: tuple[Any, Any],
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | str | None = None,
+    device_map: Any = None,
+    trust_remote_code: bool = False,
+) -> tuple[Any, Any]:
+    model, tokenizer = loaded
+    wanted = getattr(torch, dtype) if isinstance(dtype, str) and dtype != "auto" else dtype
+    if isinstance(wanted, torch.dtype):
+        model = model.to(wanted)
+    return (model if device is None else model.to(device)), tokenizer

@@ -1,0 +1,76 @@
+"""What generation returns: texts, a record of every step, and the time that each phase took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+__all__ = ["Output", "Step", "Timer"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of Algorithm 1: k candidates, most probable first.
+
+    `log_p` are the LM's log-probabilities, `q` the probability that the finished text satisfies the attribute, and
+    `log_p_star` the reweighed distribution, normalised over the candidates.
+    """
+
+    tokens: Tensor  # (k,) int64
+    log_p: Tensor  # (k,)
+    q: Tensor  # (k,)
+    log_p_star: Tensor  # (k,)
+    chosen: int | None = None  # index of the candidate that was taken
+    seconds: dict[str, float] = field(default_factory=dict)  # by phase, for the whole batch
+
+    @property
+    def token(self) -> int | None:
+        """The token that was taken."""
+        return None if self.chosen is None else int(self.tokens[self.chosen])
+
+
+@dataclass(frozen=True)
+class Output:
+    """Finished texts: n prompts × `num_return_sequences`, the sequences of a prompt side by side."""
+
+    texts: list[str]  # what the verifier judges: prompt and continuation; for a chat, the reply alone
+    continuations: list[str]
+    token_ids: list[list[int]]  # new tokens, the stop token included
+    scores: Tensor  # (n,) φ of the texts
+    finish_reasons: list[str]  # "stop" or "length"
+    trace: list[list[Step]]  # one Step for each new token of each text
+    seconds: dict[str, float]  # by phase, summed over the steps
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+class Timer:
+    """Seconds by phase.
+
+    >>> timer = Timer()
+    >>> with timer("propose"):
+    ...     pass
+    >>> list(timer.take())
+    ['propose']
+    """
+
+    def __init__(self) -> None:
+        self._now: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._now[phase] = self._now.get(phase, 0.0) + time.perf_counter() - start
+
+    def take(self) -> dict[str, float]:
+        """The seconds since the last call."""
+        taken, self._now = self._now, {}
+        return taken

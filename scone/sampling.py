@@ -1,0 +1,54 @@
+"""Candidates for the next token, and the draw among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import scone_kernels as kernels
+from scone.config import SconeConfig
+from scone.lm import truncate
+
+__all__ = ["Candidates", "choose", "propose"]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The likely next tokens of B texts, most probable first; `log_p` is -inf where a text has fewer than K."""
+
+    tokens: Tensor  # (B, K) int64
+    log_p: Tensor  # (B, K) float32, normalised over the whole vocabulary
+
+    @property
+    def share(self) -> Tensor:
+        """(B, K) probabilities among the candidates."""
+        return self.log_p.softmax(-1)
+
+
+def propose(logits: Tensor, config: SconeConfig) -> Candidates:
+    """The top-k tokens inside the nucleus; logits: (B, V), with -inf where a processor forbids a token.
+
+    >>> propose(torch.tensor([[0.0, 2.0, 1.0]]), SconeConfig(top_k=2)).tokens
+    tensor([[1, 2]])
+    """
+    log_p = (logits / config.temperature).log_softmax(-1)
+    log_p, tokens = log_p.topk(min(config.top_k, logits.shape[-1]), dim=-1)
+    if config.top_p < 1 or config.min_p > 0:
+        # The nucleus of the k best: mass is counted over the whole vocabulary, as top-p alone would.
+        ahead = log_p.exp().cumsum(-1) - log_p.exp()
+        log_p = log_p.masked_fill(ahead >= config.top_p, -torch.inf)
+        log_p = log_p.masked_fill(truncate(log_p, min_p=config.min_p).isneginf(), -torch.inf)
+    return Candidates(tokens.cpu(), log_p.cpu())
+
+
+def choose(tokens: Tensor, log_p_star: Tensor, *, vocabulary: int, seeds: Sequence[int], step: int) -> Tensor:
+    """Draw one candidate for each text: (B,) indices into K.
+
+    The noise hangs on (seed, step, token id), so that the order of the candidates and the rest of the batch play no part.
+    """
+    logits = torch.full((len(tokens), vocabulary), -torch.inf).scatter(1, tokens, log_p_star)
+    drawn = kernels.gibbs_sample_from_logits(logits, seed=torch.tensor(list(seeds)), counter=step).tokens
+    return (tokens == drawn[:, None]).int().argmax(-1)

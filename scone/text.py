@@ -1,0 +1,80 @@
+"""One text as it is written: its tokens, what they read as, and where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scone.lm import CausalLM
+from scone.output import Step
+from scone.seeds import derive
+
+__all__ = ["Text", "Writer"]
+
+_OVERLAP = 8  # prompt tokens decoded with the continuation, so that spaces come out as in the whole text
+
+
+@dataclass
+class Text:
+    """The state of one text between steps; everything that depends on the random seed hangs on `seed`."""
+
+    context: str  # text before the continuation, as the verifier sees it
+    prompt_ids: list[int]
+    seed: int
+    new_ids: list[int] = field(default_factory=list)
+    continuation: str = ""
+    futures: list[list[int]] | None = None  # surviving lookahead of each chain, in masked-LM tokens
+    finish_reason: str | None = None
+    trace: list[Step] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """What the verifier judges."""
+        return self.context + self.continuation
+
+    def chain_seed(self, chain: int) -> int:
+        """Seed of one chain of lookaheads."""
+        return derive(self.seed, "chain", chain)
+
+    @property
+    def token_seed(self) -> int:
+        """Seed of the draws of the tokens themselves."""
+        return derive(self.seed, "token")
+
+
+class Writer:
+    """Turns tokens into text and says where a text ends: at a stop token or at the first stop string."""
+
+    def __init__(self, lm: CausalLM, *, stop: Sequence[str] = (), stop_token_ids: Sequence[int] = ()) -> None:
+        self.lm = lm
+        self.stop = tuple(stop)
+        self.stop_ids = frozenset(stop_token_ids) | lm.stop_ids
+
+    def continuation(self, text: Text, token: int | None = None) -> tuple[str, bool]:
+        """The continuation if `token` is appended, and whether the text ends there."""
+        if token is not None and token in self.stop_ids:
+            return text.continuation, True
+        lead = text.prompt_ids[-_OVERLAP:]
+        known = self.lm.decode(lead)
+        written = self.lm.decode([*lead, *text.new_ids, *([] if token is None else [token])])
+        written = written[len(known) :] if written.startswith(known) else written
+        cuts = [at for at in (written.find(s) for s in self.stop) if at >= 0]
+        return (written[: min(cuts)], True) if cuts else (written, False)
+
+    def append(self, text: Text, token: int) -> None:
+        """Add a token to a text."""
+        text.continuation, ended = self.continuation(text, token)
+        text.new_ids.append(token)
+        if ended:
+            text.finish_reason = "stop"
+
+    def held_back(self, text: Text) -> int:
+        """Characters at the end that may turn out to be the start of a stop string."""
+        if text.finish_reason is not None:
+            return 0
+        most = 0
+        for s in self.stop:
+            for n in range(1, min(len(s), len(text.continuation)) + 1):
+                if text.continuation.endswith(s[:n]):
+                    most = max(most, n)
+        return most
