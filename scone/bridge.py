@@ -177,7 +177,7 @@ class Bridge:
         view_ids, view_mask = verifier.frame(read["input_ids"])
         room = verifier.max_length - len(verifier.opening) - len(verifier.closing)
         pairs: list[tuple[int, int, float]] = []
-        for r, (text, (_, spans), line, places) in enumerate(zip(texts, written, entries, read["offset_mapping"])):
+        for text, (_, spans), line, places in zip(texts, written, entries, read["offset_mapping"]):
             dropped = max(0, len(places) - room)
             first = len(verifier.opening) - dropped
             if verifier.pads_left:
@@ -186,9 +186,8 @@ class Bridge:
                 if line[i] >= 0 and position >= dropped:
                     pairs.append((line[i], first + position, share))
         packed = torch.tensor(pairs, dtype=torch.float64).reshape(-1, 3)
-        entry, position = packed[:, 0].long(), packed[:, 1].long()
-        device = verifier.device
-        return View(view_ids, view_mask, entry.to(device), position.to(device), packed[:, 2].float().to(device))
+        packed = packed.to(verifier.device)
+        return View(view_ids, view_mask, packed[:, 0].long(), packed[:, 1].long(), packed[:, 2].float())
 
 
 def overlaps(spans: Sequence[tuple[int, int]], places: Sequence[tuple[int, int]]) -> list[tuple[int, int, float]]:

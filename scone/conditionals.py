@@ -158,7 +158,7 @@ def special_frame(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 def position_limit(model: Any, tokenizer: Any) -> int:
     """Tokens that a model takes at most, special ones included."""
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     limit = getattr(config, "max_position_embeddings", None) or 1 << 30
     if getattr(config, "model_type", "") in {"roberta", "xlm-roberta", "camembert"}:
         limit -= config.pad_token_id + 1  # their positions are counted from pad_token_id + 1

@@ -18,6 +18,7 @@ from scone.config import SconeConfig
 from scone.control import Controller, Judged
 from scone.errors import InputError, ModelError
 from scone.estimate import reweigh
+from scone.hf import SconeLogitsProcessor, generate_with
 from scone.lm import CausalLM, LMState
 from scone.loading import EMBEDDED, load_causal_lm, load_masked_lm
 from scone.output import Output, Step, Timer
@@ -44,8 +45,8 @@ class Decision:
     def step(self, b: int, chosen: int | None, seconds: dict[str, float]) -> Step:
         """The record of one text's step, without the places that hold no candidate."""
         real = ~self.candidates.log_p[b].isneginf()
-        parts = (self.candidates.tokens, self.candidates.log_p, self.q, self.log_p_star)
-        return Step(*(part[b][real] for part in parts), chosen=chosen, seconds=seconds)
+        tokens, log_p = self.candidates.tokens[b][real], self.candidates.log_p[b][real]
+        return Step(tokens, log_p, self.q[b][real], self.log_p_star[b][real], chosen=chosen, seconds=seconds)
 
 
 class Scone:
@@ -73,9 +74,9 @@ class Scone:
         if config is not None and not isinstance(config, SconeConfig):
             raise InputError(f"config must be a SconeConfig, got {type(config).__name__}")
         self.config = config or SconeConfig()
-        self._lm = CausalLM(*lm)
+        self.causal_lm = CausalLM(*lm)
         self._mlm = Conditionals(*masked_lm)
-        self.controller = Controller(self._lm, self._mlm, verifier)
+        self.controller = Controller(self.causal_lm, self._mlm, verifier)
 
     @classmethod
     def from_pretrained(
@@ -99,16 +100,15 @@ class Scone:
         >>> Scone.from_pretrained().verifier.labels
         ['negative', 'positive']
         """
+        common: dict[str, Any] = {"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
         if isinstance(verifier, str):
             if target is None and verifier in (EMBEDDED, f"{EMBEDDED}:sentiment"):
                 target = "positive"
             if target is None:
                 raise InputError(f"target must be a label of the verifier {verifier!r}, got None")
-            options = {"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
-            verifier = Verifier.from_pretrained(verifier, target=target, **options)
+            verifier = Verifier.from_pretrained(verifier, target=target, **common)
         elif target is not None:
             raise InputError(f"target must be None where verifier is a ready object, got {target!r}")
-        common = {"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
         lm = load_causal_lm(lm, device_map=device_map, **common) if isinstance(lm, str) else lm
         masked_lm = load_masked_lm(masked_lm, **common) if isinstance(masked_lm, str) else masked_lm
         return cls(lm, masked_lm, verifier, config)
@@ -116,12 +116,12 @@ class Scone:
     @property
     def lm(self) -> Any:
         """The causal LM, as given."""
-        return self._lm.model
+        return self.causal_lm.model
 
     @property
     def lm_tokenizer(self) -> Any:
         """The causal LM's tokenizer."""
-        return self._lm.tokenizer
+        return self.causal_lm.tokenizer
 
     @property
     def masked_lm(self) -> Any:
@@ -227,6 +227,54 @@ class Scone:
         decision = self._decide(texts, state, self._writer((), ()), max_new_tokens - 1, timer, logits_processor)
         return decision.step(0, None, timer.take())
 
+    def custom_generate(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        seed: int = 0,
+        token_streamer: Any = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        """A decoding loop for `lm.generate(**inputs, custom_generate=engine.custom_generate)`.
+
+        `seed` and `token_streamer` are passed to `generate` as they are (its own `streamer` is not handed on to a
+        custom loop). Greedy unless `do_sample=True`, as everywhere in transformers.
+
+        >>> engine = Scone.from_pretrained()
+        >>> inputs = engine.lm_tokenizer("The movie was", return_tensors="pt")
+        >>> ids = engine.lm.generate(**inputs, custom_generate=engine.custom_generate, max_new_tokens=3, do_sample=True)
+        >>> ids.shape[1] - inputs["input_ids"].shape[1]
+        3
+        """
+        return generate_with(
+            self,
+            model,
+            input_ids,
+            logits_processor=logits_processor,
+            stopping_criteria=stopping_criteria,
+            generation_config=generation_config,
+            seed=seed,
+            token_streamer=token_streamer,
+            **model_kwargs,
+        )
+
+    def logits_processor(self, *, max_new_tokens: int | None = None, seed: int = 0) -> SconeLogitsProcessor:
+        """A LogitsProcessor for `lm.generate(**inputs, logits_processor=[engine.logits_processor()])`.
+
+        max_new_tokens: how long the texts will be, so that lookaheads end where they do; None looks always as far
+        seed: of the lookaheads; the tokens themselves are drawn by `generate`
+
+        >>> engine = Scone.from_pretrained()
+        >>> inputs = engine.lm_tokenizer("The movie was", return_tensors="pt")
+        >>> processor = engine.logits_processor(max_new_tokens=3)
+        >>> engine.lm.generate(**inputs, logits_processor=[processor], max_new_tokens=3).shape[0]
+        1
+        """
+        return SconeLogitsProcessor(self, max_new_tokens=max_new_tokens, seed=seed)
+
     def _run(
         self,
         texts: list[Text],
@@ -262,11 +310,11 @@ class Scone:
         """Each different prompt goes through the LM once."""
         with timer("prefill"):
             unique = list(dict.fromkeys(tuple(text.prompt_ids) for text in texts))
-            state = self._lm.prefill(unique)
+            state = self.causal_lm.prefill(unique)
             if len(unique) == len(texts):
                 return state
             place = {prompt: i for i, prompt in enumerate(unique)}
-            return self._lm.select(state, torch.tensor([place[tuple(text.prompt_ids)] for text in texts]))
+            return self.causal_lm.select(state, torch.tensor([place[tuple(text.prompt_ids)] for text in texts]))
 
     def _decide(
         self,
@@ -312,7 +360,7 @@ class Scone:
         return choose(
             decision.candidates.tokens,
             decision.log_p_star,
-            vocabulary=self._lm.vocabulary,
+            vocabulary=self.causal_lm.vocabulary,
             seeds=[text.token_seed for text in texts],
             step=len(texts[0].new_ids),
         ).tolist()
@@ -320,8 +368,8 @@ class Scone:
     def _commit(self, state: LMState, texts: Sequence[Text], alive: list[int]) -> LMState:
         """One more token of each living text goes through the LM."""
         if len(alive) < len(texts):
-            state = self._lm.select(state, torch.tensor(alive))
-        return self._lm.step(state, torch.tensor([texts[b].new_ids[-1] for b in alive]))
+            state = self.causal_lm.select(state, torch.tensor(alive))
+        return self.causal_lm.step(state, torch.tensor([texts[b].new_ids[-1] for b in alive]))
 
     def _stream(
         self, text: Text, writer: Writer, max_new_tokens: int, do_sample: bool, processors: Sequence[Processor]
@@ -343,7 +391,7 @@ class Scone:
         opened = []
         for prompt in listed:
             chat = not isinstance(prompt, str)
-            ids = self._lm.encode_chat(prompt) if chat else self._lm.encode(prompt)  # type: ignore[arg-type]
+            ids = self.causal_lm.encode_chat(prompt) if chat else self.causal_lm.encode(prompt)  # type: ignore[arg-type]
             self._check_length(prompt, ids, max_new_tokens)
             for copy in range(copies):
                 opened.append(Text("" if chat else str(prompt), ids, derive(seed, copy, ids)))
@@ -352,7 +400,7 @@ class Scone:
     def _check_length(self, prompt: Any, ids: list[int], max_new_tokens: int) -> None:
         if not ids:
             raise InputError(f"prompts must give at least one token each, got {prompt!r}")
-        limit = self._lm.max_length
+        limit = self.causal_lm.max_length
         if limit is not None and len(ids) + max_new_tokens > limit:
             raise InputError(
                 f"prompts must leave room for max_new_tokens={max_new_tokens} in the LM's context of {limit} tokens, "
@@ -363,7 +411,7 @@ class Scone:
         strings = [stop] if isinstance(stop, str) else list(stop)
         if not all(isinstance(s, str) and s for s in strings):
             raise InputError(f"stop must be non-empty strings, got {stop!r}")
-        return Writer(self._lm, stop=strings, stop_token_ids=stop_token_ids)
+        return Writer(self.causal_lm, stop=strings, stop_token_ids=stop_token_ids)
 
 
 def processed(texts: Sequence[Text], logits: Tensor, processors: Sequence[Processor]) -> Tensor:

@@ -81,20 +81,18 @@ class CausalLM:
         text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text.rstrip("\N{REPLACEMENT CHARACTER}")
 
-    @torch.no_grad()
     def prefill(self, prompts: Sequence[Sequence[int]]) -> LMState:
         """Run the prompts through the LM, padded on the left to the longest."""
         width = max(map(len, prompts))
         pad = next(iter(self.stop_ids), 0)
         ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=self.device)
         mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=self.device)
-        return self._forward(ids, mask, None)
+        return self.read(ids, mask, None)
 
-    @torch.no_grad()
     def step(self, state: LMState, tokens: Tensor) -> LMState:
-        """The state after one more token for each text; tokens: (B,)."""
+        """The state after one more token for each text; tokens: (B,). The given state's cache grows: fork it first."""
         mask = torch.cat([state.mask, state.mask.new_ones(len(tokens), 1)], dim=1)
-        return self._forward(tokens.to(self.device)[:, None], mask, state.cache)
+        return self.read(tokens.to(self.device)[:, None], mask, state.cache)
 
     def select(self, state: LMState, rows: Tensor) -> LMState:
         """The state of some rows, in that order and perhaps several times; the given state stays as it was."""
@@ -122,7 +120,10 @@ class CausalLM:
                 break
         return [[t for t in row if t >= 0] for row in torch.stack(drawn, 1).tolist()] if drawn else [[] for _ in tokens]
 
-    def _forward(self, ids: Tensor, mask: Tensor, cache: Any) -> LMState:
+    @torch.no_grad()
+    def read(self, ids: Tensor, mask: Tensor, cache: Any) -> LMState:
+        """Run ids (B, n) that follow what the cache holds; mask: (B, all tokens so far). The cache grows in place."""
+        ids, mask = ids.to(self.device), mask.to(self.device)
         kwargs: dict[str, Any] = dict(self._extra)
         padded = not bool(mask.all())
         if padded:

@@ -142,9 +142,9 @@ def gibbs(
             head_inputs[row, col] = hidden
             seen = seen | update
         if keep_state:
-            at = seen.nonzero(as_tuple=True)
-            known = head_inputs[at] if head_inputs is not None else ids.new_zeros(0, 1, dtype=torch.float32)
-            samples.append(Sample(ids, *at, known))
+            row, col = seen.nonzero(as_tuple=True)
+            known = head_inputs[row, col] if head_inputs is not None else torch.zeros(0, 1, device=ids.device)
+            samples.append(Sample(ids, row, col, known))
     return samples
 
 

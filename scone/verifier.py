@@ -350,7 +350,7 @@ def _label_index(config: Any, target: str | int) -> int:
     return matches[0]
 
 
-def _embedding_table(layer: torch.nn.Module) -> Tensor:
+def _embedding_table(layer: Any) -> Tensor:
     """(V, D): what the layer gives for each token, which for some models is not its weight."""
     weight = layer.weight
     if type(layer) is torch.nn.Embedding:
