@@ -10,17 +10,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from scone.errors import ConfigError, InputError
+from scone.replay import History, Update, in_order
 from scone.seeds import mix
-from scone_kernels import HogwildState, Snapshot, gibbs_sample
+from scone_kernels import HogwildState, gibbs_sample
 
 __all__ = ["Draw", "GibbsPool", "GibbsRun", "GibbsStats", "Update", "draw_from_head"]
 
@@ -44,22 +45,6 @@ def draw_from_head(
         return gibbs_sample(hidden, weight, seed=seed, counter=counter, **options).tokens
 
     return draw
-
-
-class Update(NamedTuple):
-    """One turn of a worker, as recorded: what it read and what it wrote.
-
-    It read `rows` (a range of the state's rows) at the versions `read` (n, T) and then wrote the blocks that begin at
-    `starts` (n, k). `staleness` (n, k, T) says how far each position had moved on since, so that the versions it wrote
-    are `read + staleness + 1` at the blocks' positions.
-    """
-
-    worker: int
-    number: int
-    rows: tuple[int, int]
-    starts: Tensor
-    read: Tensor
-    staleness: Tensor
 
 
 @dataclass(frozen=True)
@@ -140,32 +125,195 @@ class GibbsPool:
         first: the number of the first update; a run that continues another counts on, so that no noise is used twice.
         """
         plan = _plan(self, tokens, seed, span, first)
-        state = HogwildState(tokens)
-        turns: list[list[Update]] = [[] for _ in range(self.workers)]
-        with torch.no_grad(), state:
+        tally = _Tally(record)
+        with torch.no_grad(), HogwildState(tokens) as state:
             if self.workers == 1:
                 for number in range(plan.turns):
-                    turns[0].append(_turn(self, plan, state, number, worker=0))
+                    tally.add(_turn(self, plan, state, number, worker=0))
             else:
-                _run_workers(self, plan, state, turns)
+                _run_workers(self, plan, state, tally)
             final = state.read().tokens
-        done = [update for worker in turns for update in worker]
-        return GibbsRun(final, _stats(plan, done), tuple(_by_versions(done)) if record else None)
+        return GibbsRun(final, tally.stats(plan), in_order(state.shape, tally.updates) if record else None)
 
     def replay(
         self,
         tokens: Tensor,
-        schedule: tuple[Update, ...],
+        schedule: Sequence[Update],
         *,
         seed: Tensor | int,
         span: tuple[Tensor, Tensor] | None = None,
         first: int = 0,
     ) -> GibbsRun:
-        """Repeat a recorded run, with the same arguments as the run itself, in one thread: the same tokens bit for bit."""
+        """Repeat a recorded run in one thread, with the arguments of the run itself: the same tokens bit for bit."""
         plan = _plan(self, tokens, seed, span, first)
-        history = _History(tokens, schedule, self.block)
+        if sorted(update.number for update in schedule) != list(range(plan.turns)):
+            raise InputError(f"schedule must hold the {plan.turns} updates of this run, got {len(schedule)} others")
+        history, tally = History(tokens, schedule), _Tally(record=True)
         with torch.no_grad():
             for update in schedule:
-                seen = Snapshot(history.at(update), update.read)
-                history.add(update, _draw_blocks(self, plan, seen, update.number))
-        return GibbsRun(history.last(), _stats(plan, list(schedule)), schedule)
+                history.add(update, _draw_blocks(self, plan, history.seen_by(update), update.number))
+                tally.add(update)
+        return GibbsRun(history.last(), tally.stats(plan), tuple(schedule))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """All of a run that does not depend on timing. Turn `number` updates rows `rows(number)`, in blocks `blocks(number)`."""
+
+    seed: Tensor  # (R,)
+    begin: Tensor  # (R,)
+    length: Tensor  # (R,)
+    starts: Tensor  # (R, iterations)
+    shape: tuple[int, int]
+    batch: int
+    block: int
+    sync_every: int
+    first: int
+
+    @property
+    def groups(self) -> int:
+        return -(-self.shape[0] // self.batch)
+
+    @property
+    def turns(self) -> int:
+        return self.groups * -(-self.starts.shape[1] // self.sync_every)
+
+    def rows(self, number: int) -> slice:
+        low = number % self.groups * self.batch
+        return slice(low, min(low + self.batch, self.shape[0]))
+
+    def blocks(self, number: int) -> slice:
+        low = number // self.groups * self.sync_every
+        return slice(low, min(low + self.sync_every, self.starts.shape[1]))
+
+    def never_reached(self) -> int:
+        """Positions that may change and that no block covers."""
+        place = torch.arange(self.shape[1], device=self.begin.device)
+        begin = self.begin[:, None]
+        open_ = (place >= begin) & (place < begin + self.length[:, None])  # (R, T)
+        for start in self.starts.unbind(1):
+            open_ &= (place < start[:, None]) | (place >= start[:, None] + self.block)
+        return int(open_.sum())
+
+
+def _plan(pool: GibbsPool, tokens: Tensor, seed: Tensor | int, span: tuple[Tensor, Tensor] | None, first: int) -> _Plan:
+    if not isinstance(tokens, Tensor) or tokens.dim() != 2:
+        given = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise InputError(f"tokens must be a tensor (rows, positions), got {given}")
+    rows, positions = tokens.shape
+    seed = torch.as_tensor(seed, dtype=torch.int64, device=tokens.device).expand(rows)
+    if span is None:
+        span = (torch.zeros_like(seed), torch.full_like(seed, positions))
+    begin, length = span
+    for name, part in (("begin", begin), ("length", length)):
+        if part.shape != (rows,) or part.dtype != torch.int64 or part.device != tokens.device:
+            raise InputError(
+                f"{name} of span must be int64 ({rows},) on {tokens.device}, "
+                f"got {part.dtype} {tuple(part.shape)} on {part.device}"
+            )
+    if rows and not bool(((begin >= 0) & (length >= pool.block) & (begin + length <= positions)).all()):
+        raise InputError(
+            f"span must lie within {positions} positions and hold a block of {pool.block}, "
+            f"got begin {begin.tolist()}, length {length.tolist()}"
+        )
+    number = first + torch.arange(pool.iterations, device=tokens.device)  # (iterations,)
+    if pool.schedule == "systematic":
+        blocks = (length + pool.block - 1) // pool.block
+        starts = torch.minimum(number % blocks[:, None] * pool.block, (length - pool.block)[:, None])
+    else:
+        starts = mix(seed[:, None], number) % (length - pool.block + 1)[:, None]
+    return _Plan(
+        seed, begin, length, begin[:, None] + starts, (rows, positions), pool.batch or max(1, rows), pool.block,
+        pool.sync_every, first,
+    )  # fmt: skip
+
+
+def _turn(pool: GibbsPool, plan: _Plan, state: HogwildState, number: int, worker: int) -> Update:
+    """One worker's turn: read, conditionals, draw, write."""
+    rows = plan.rows(number)
+    part = state[rows]
+    seen = part.read()
+    tokens = _draw_blocks(pool, plan, seen.tokens, number)  # (n, k, block)
+    starts = plan.starts[rows, plan.blocks(number)]  # (n, k)
+    own = torch.arange(len(starts), device=starts.device)
+    stale = [part.write(own, start, block, seen) for start, block in zip(starts.unbind(1), tokens.unbind(1))]
+    return Update(worker, number, (rows.start, rows.stop), starts, pool.block, seen.versions, torch.stack(stale, 1))
+
+
+def _draw_blocks(pool: GibbsPool, plan: _Plan, seen: Tensor, number: int) -> Tensor:
+    """Tokens (n, k, block) for the blocks of a turn, from the tokens (n, T) that it saw."""
+    rows, blocks = plan.rows(number), plan.blocks(number)
+    device = seen.device
+    positions = plan.starts[rows, blocks, None] + torch.arange(pool.block, device=device)  # (n, k, block)
+    iteration = plan.first + torch.arange(blocks.start, blocks.stop, device=device)
+    counter = (iteration[:, None] << 16) + positions - plan.begin[rows, None, None]
+    seed = plan.seed[rows, None, None].expand_as(positions)
+    index = torch.arange(rows.start, rows.stop, device=device)
+    hidden = pool.conditionals(seen, index, positions.flatten(1))
+    if hidden.dim() != 2 or hidden.shape[0] != positions.numel():
+        raise InputError(f"conditionals must return ({positions.numel()}, H) head inputs, got {tuple(hidden.shape)}")
+    return pool.draw(hidden, seed=seed.flatten(), counter=counter.flatten()).view(positions.shape)
+
+
+class _Tally:
+    """What the workers did. Lists only grow, one append at a time, so workers need no lock to share it."""
+
+    def __init__(self, record: bool) -> None:
+        self.record = record
+        self.updates: list[Update] = []
+        self.behind: list[Tensor] = []  # (n * k,) each: versions that the snapshot of a row was behind
+        self.unseen: list[Tensor] = []
+
+    def add(self, update: Update) -> None:
+        self.behind.append(update.staleness.sum(2).flatten())
+        self.unseen.append(update.unseen.sum())
+        if self.record:
+            self.updates.append(update)
+
+    def stats(self, plan: _Plan) -> GibbsStats:
+        behind = torch.cat(self.behind).cpu() if self.behind else torch.zeros(0, dtype=torch.int64)
+        overwritten = sum(int(count) for count in self.unseen)
+        return GibbsStats(len(behind), plan.never_reached(), torch.bincount(behind, minlength=1), overwritten)
+
+
+def _run_workers(pool: GibbsPool, plan: _Plan, state: HogwildState, tally: _Tally) -> None:
+    """Let the workers take turns until none is left; the first that fails, or Ctrl-C, stops all of them."""
+    stop, numbers = threading.Event(), itertools.count()
+    threads = torch.get_num_threads()
+    share = pool.threads or max(1, threads // pool.workers)
+    join_caller = _streams(state.device)
+
+    def work(worker: int) -> None:
+        torch.set_num_threads(share)  # of this thread
+        with torch.no_grad(), join_caller():
+            while not stop.is_set() and (number := next(numbers)) < plan.turns:
+                tally.add(_turn(pool, plan, state, number, worker))
+
+    try:
+        with ThreadPoolExecutor(pool.workers, thread_name_prefix="gibbs") as executor:
+            futures = [executor.submit(work, worker) for worker in range(pool.workers)]
+            try:
+                wait(futures, return_when=FIRST_EXCEPTION)
+            finally:
+                stop.set()
+        for future in futures:
+            future.result()
+    finally:
+        torch.set_num_threads(threads)  # threads that others start later take the number that was set last
+
+
+def _streams(device: torch.device) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """On a GPU each worker has a stream, which starts after the caller's and which the caller's then waits for."""
+    if device.type != "cuda":
+        return contextlib.nullcontext
+    caller = torch.cuda.current_stream(device)
+
+    @contextlib.contextmanager
+    def stream() -> Iterator[None]:
+        own = torch.cuda.Stream(device)
+        own.wait_stream(caller)
+        with torch.cuda.stream(own):
+            yield
+        caller.wait_stream(own)
+
+    return stream

@@ -1,0 +1,73 @@
+// The shared token state on the CPU: loops over the functions of hogwild.h, after checks that leave the state unchanged.
+// torch releases the GIL before it calls an operator, so nothing here may touch Python.
+#include "hogwild_tensors.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+namespace scone::hogwild {
+namespace {
+
+std::tuple<at::Tensor, at::Tensor> read(const at::Tensor& words) {
+  const State state = state_of(words);
+  at::Tensor tokens = at::empty({state.rows, state.positions}, words.options());
+  at::Tensor versions = at::empty({state.rows, state.positions}, words.options());
+  auto* tokens_ptr = tokens.data_ptr<std::int64_t>();
+  auto* versions_ptr = versions.data_ptr<std::int64_t>();
+  for (std::int64_t row = 0; row < state.rows; ++row) {
+    for (std::int64_t position = 0; position < state.positions; ++position) {
+      read_word(state, row, position, tokens_ptr, versions_ptr);
+    }
+  }
+  return {std::move(tokens), std::move(versions)};
+}
+
+void check_values(State state, Blocks blocks) {
+  for (std::int64_t block = 0; block < blocks.count; ++block) {
+    TORCH_CHECK_VALUE(blocks.inside(state, block), "block ", block, " must lie within ", state.rows, " rows of ",
+                      state.positions, " positions, got row ", blocks.rows[block], ", start ",
+                      blocks.starts[block], " and ", blocks.size, " tokens");
+    for (std::int64_t offset = 0; offset < blocks.size; ++offset) {
+      TORCH_CHECK_VALUE(blocks.token_fits(block, offset), "tokens[", block, ", ", offset, "] must be in [0, 2**32), got ",
+                        blocks.tokens[block * blocks.size + offset]);
+    }
+  }
+}
+
+at::Tensor write(const at::Tensor& words, const at::Tensor& rows, const at::Tensor& starts, const at::Tensor& tokens,
+                 const at::Tensor& versions) {
+  const State state = state_of(words);
+  check_write(words, rows, starts, tokens, versions);
+  const auto rows_c = rows.expect_contiguous();
+  const auto starts_c = starts.expect_contiguous();
+  const auto tokens_c = tokens.expect_contiguous();
+  const auto versions_c = versions.expect_contiguous();
+  const Blocks blocks{rows_c->const_data_ptr<std::int64_t>(),   starts_c->const_data_ptr<std::int64_t>(),
+                      tokens_c->const_data_ptr<std::int64_t>(), versions_c->const_data_ptr<std::int64_t>(),
+                      tokens.size(0),                           tokens.size(1)};
+  check_values(state, blocks);
+  at::Tensor staleness = at::empty({blocks.count, state.positions}, words.options());
+  auto* staleness_ptr = staleness.data_ptr<std::int64_t>();
+  for (std::int64_t block = 0; block < blocks.count; ++block) {
+    for (std::int64_t offset = 0; offset < blocks.size; ++offset) {
+      write_word(state, blocks, block, offset, staleness_ptr);
+    }
+    for (std::int64_t position = 0; position < state.positions; ++position) {
+      look_back(state, blocks, block, position, staleness_ptr);
+    }
+  }
+  return staleness;
+}
+
+}  // namespace
+}  // namespace scone::hogwild
+
+TORCH_LIBRARY_FRAGMENT(scone_kernels, m) {
+  m.def("hogwild_read(Tensor words) -> (Tensor tokens, Tensor versions)");
+  m.def("hogwild_write(Tensor(a!) words, Tensor rows, Tensor starts, Tensor tokens, Tensor versions) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(scone_kernels, CPU, m) {
+  m.impl("hogwild_read", &scone::hogwild::read);
+  m.impl("hogwild_write", &scone::hogwild::write);
+}
