@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,19 @@ import torch
 from scone.config import SconeConfig
 from scone.errors import ConfigError
 from scone.lm import CausalLM
+from scone.loading import EMBEDDED, load_causal_lm, load_classifier, load_masked_lm
 from scone.verifier import Expression, Verifier
 
-__all__ = ["ModelNames", "Models", "fingerprint", "parse_config"]
+__all__ = ["Fingerprints", "ModelNames", "Models", "fingerprint", "parse_config"]
 
 
 @dataclass(frozen=True)
 class ModelNames:
-    """Hub ids or folders; None is the small model that comes with the package."""
+    """Hub ids or folders; "embedded" is the small model that comes with the package."""
 
-    lm: str | None = None
-    masked_lm: str | None = None
-    verifier: str | None = None
+    lm: str = EMBEDDED
+    masked_lm: str = EMBEDDED
+    verifier: str = EMBEDDED  # the one for the task's attribute
     perplexity: str | None = None  # None: the LM itself
 
 
@@ -35,37 +36,29 @@ class Models:
     def __init__(self, names: ModelNames, attribute: str) -> None:
         self.names, self.attribute = names, attribute
         self._verifiers: dict[tuple[str, bool], Expression] = {}
-        self._engines: dict[tuple[str, bool, SconeConfig], Any] = {}
+        self._engines: dict[tuple[str, bool], Any] = {}
 
     @cached_property
     def lm(self) -> CausalLM:
         """The LM that writes."""
-        from scone.embedded import load_lm
-
-        return CausalLM(*(load_lm() if self.names.lm is None else _hub("AutoModelForCausalLM", self.names.lm)))
+        return _causal_lm(self.names.lm)
 
     @cached_property
     def perplexity_lm(self) -> CausalLM:
         """The LM that judges fluency."""
-        if self.names.perplexity in (None, self.names.lm):
-            return self.lm
-        return CausalLM(*_hub("AutoModelForCausalLM", str(self.names.perplexity)))
+        name = self.names.perplexity
+        return self.lm if name in (None, self.names.lm) else _causal_lm(str(name))
 
     @cached_property
     def masked_lm(self) -> tuple[Any, Any]:
         """The masked LM and its tokenizer."""
-        from scone.embedded import load_masked_lm
-
-        return load_masked_lm() if self.names.masked_lm is None else _hub("AutoModelForMaskedLM", self.names.masked_lm)
+        return _masked_lm(self.names.masked_lm)
 
     @cached_property
     def classifier(self) -> tuple[Any, Any]:
         """The classifier behind the verifier, and its tokenizer."""
-        from scone.embedded import load_classifier
-
-        if self.names.verifier is None:
-            return load_classifier(self.attribute)
-        return _hub("AutoModelForSequenceClassification", self.names.verifier)
+        name = self.names.verifier
+        return load_classifier(f"{EMBEDDED}:{self.attribute}" if name == EMBEDDED else name)
 
     @cached_property
     def judge(self) -> Any:
@@ -73,6 +66,20 @@ class Models:
         from scone.evaluate.judges import load_judge
 
         return load_judge(self.attribute)
+
+    @cached_property
+    def judge_name(self) -> str:
+        """Tells one judge from another."""
+        return str(getattr(self.judge, "name", type(self.judge).__name__))
+
+    def judge_score(self, target: str, avoid: bool = False) -> Callable[[list[str]], np.ndarray]:
+        """The independent judge's probability of the target, or of its absence."""
+
+        def score(texts: list[str]) -> np.ndarray:
+            values = np.asarray(self.judge.score(texts, target), dtype=np.float64)
+            return 1 - values if avoid else values
+
+        return score
 
     def verifier(self, target: str, avoid: bool = False) -> Expression:
         """φ for a target; `avoid` turns it round."""
@@ -83,30 +90,57 @@ class Models:
         return self._verifiers[key]
 
     def score(self, target: str, avoid: bool = False) -> Callable[[list[str]], np.ndarray]:
-        """φ of texts as a plain function: (n,) float64."""
+        """φ of texts as a plain function: (n,) float64; equal texts are evaluated once."""
         verifier = self.verifier(target, avoid)
-        return lambda texts: verifier.score(texts).double().cpu().numpy()
+
+        def score(texts: list[str]) -> np.ndarray:
+            place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+            values = verifier.score(list(place)).double().cpu().numpy()
+            return values[[place[text] for text in texts]]
+
+        return score
 
     def engine(self, target: str, avoid: bool, config: SconeConfig) -> Any:
         """The decoder for a target and a configuration."""
         from scone.decode import Scone
 
-        key = (target, avoid, config)
+        key = (target, avoid)
         if key not in self._engines:
-            masked, masked_tokenizer = self.masked_lm
-            self._engines[key] = Scone(
-                lm=self.lm.model, lm_tokenizer=self.lm.tokenizer, masked_lm=masked,
-                masked_lm_tokenizer=masked_tokenizer, verifier=self.verifier(target, avoid), config=config,
-            )  # fmt: skip
-        return self._engines[key]
+            lm = (self.lm.model, self.lm.tokenizer)
+            self._engines[key] = Scone(lm, self.masked_lm, self.verifier(target, avoid))
+        return self._engines[key].with_config(config)
 
-    def identity(self) -> dict[str, str]:
-        """Fingerprints of everything that a generated text depends on."""
-        return {
-            "lm": fingerprint(self.lm.model),
-            "masked_lm": fingerprint(self.masked_lm[0]),
-            "verifier": fingerprint(self.classifier[0]),
-        }
+    @cached_property
+    def fingerprints(self) -> Fingerprints:
+        """One for each part; those that are not asked for are not loaded."""
+        return Fingerprints(self)
+
+
+class Fingerprints:
+    """Fingerprints of the parts of `models`, each computed once."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    @cached_property
+    def lm(self) -> str:
+        """Of the LM."""
+        return fingerprint(self._models.lm.model)
+
+    @cached_property
+    def masked_lm(self) -> str:
+        """Of the masked LM."""
+        return fingerprint(self._models.masked_lm[0])
+
+    @cached_property
+    def verifier(self) -> str:
+        """Of the classifier."""
+        return fingerprint(self._models.classifier[0])
+
+    @cached_property
+    def perplexity_lm(self) -> str:
+        """Of the LM that measures perplexity."""
+        return fingerprint(self._models.perplexity_lm.model)
 
 
 def fingerprint(model: torch.nn.Module) -> str:
@@ -167,8 +201,12 @@ def _value(text: str, current: Any) -> Any:
     return text
 
 
-def _hub(auto: str, name: str) -> tuple[Any, Any]:
-    import transformers
+@cache
+def _causal_lm(name: str) -> CausalLM:
+    """Tasks of one process share the LM."""
+    return CausalLM(*load_causal_lm(name))
 
-    model = getattr(transformers, auto).from_pretrained(name)
-    return model.eval(), transformers.AutoTokenizer.from_pretrained(name)
+
+@cache
+def _masked_lm(name: str) -> tuple[Any, Any]:
+    return load_masked_lm(name)

@@ -128,10 +128,8 @@ def score_rollouts(
         path = rollouts.path.with_name(f"{rollouts.path.stem}.phi-{name}.safetensors")
         phi = load_file(path)["phi"] if path.exists() else None
         if phi is None or phi.shape != rollouts.tokens.shape[:2]:
-            texts = rollouts.texts(lm)
-            different = sorted(set(texts))
-            value = dict(zip(different, np.asarray(score(rollouts.step, different), dtype=np.float64)))
-            phi = np.array([value[text] for text in texts]).reshape(rollouts.tokens.shape[:2])
+            values = score(rollouts.step, rollouts.texts(lm))
+            phi = np.asarray(values, dtype=np.float64).reshape(rollouts.tokens.shape[:2])
             _write(path, {"phi": phi}, {})
             progress.advance()
         else:

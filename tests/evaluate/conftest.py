@@ -1,15 +1,26 @@
-"""Fakes that are small enough to reason about: a tiny random LM and a tokenizer whose tokens are words."""
+"""Real models that are tiny: random weights, a vocabulary of words, saved in folders as a user's models would be."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
+from scone.evaluate.models import ModelNames
 from scone.lm import CausalLM
+from scone.loading import load_causal_lm
 
+SPECIAL = ["[END]", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [
-    "<end>",
+    *SPECIAL,
     *[
         "good",
         "bad",
@@ -35,54 +46,61 @@ WORDS = [
 ]
 
 
-class WordTokenizer:
-    """One token a word; unknown words are an error. Enough of the transformers interface for the evaluation code."""
-
-    eos_token_id = 0
-    pad_token_id = 0
-    all_special_ids = (0,)
-
-    def __call__(self, texts, return_offsets_mapping=False, **_):
-        if isinstance(texts, str):
-            out = self._one(texts)
-            return Encoding(out[0], out[1])
-        rows = [self._one(text) for text in texts]
-        return Encoding([ids for ids, _ in rows], [offsets for _, offsets in rows])
-
-    def _one(self, text):
-        ids, offsets, at = [], [], 0
-        for word in text.split():
-            at = text.index(word, at)
-            ids.append(WORDS.index(word))
-            offsets.append((at, at + len(word)))
-            at += len(word)
-        return ids, offsets
-
-    def decode(self, ids, skip_special_tokens=True, **_):
-        return " ".join(WORDS[int(i)] for i in ids if int(i) != 0 or not skip_special_tokens)
-
-    def batch_decode(self, rows, skip_special_tokens=True):
-        return [self.decode(row, skip_special_tokens) for row in rows]
-
-
-class Encoding(dict):
-    def __init__(self, ids, offsets):
-        super().__init__(input_ids=ids, offset_mapping=offsets)
-
-    def __getattr__(self, name):
-        return self[name]
+def word_tokenizer(*, frame: bool) -> PreTrainedTokenizerFast:
+    """One token a word; `frame` adds [CLS] and [SEP] as a BERT tokenizer does."""
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if frame:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 3), ("[SEP]", 4)]
+        )
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
+    if frame:
+        names |= {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    else:
+        names["eos_token"] = "[END]"
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
 
 @pytest.fixture(scope="session")
-def tokenizer():
-    return WordTokenizer()
-
-
-@pytest.fixture(scope="session")
-def lm(tokenizer):
+def model_folder(tmp_path_factory):
+    """A folder with an LM, a masked LM and a sentiment classifier."""
+    folder = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(WORDS), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, eos_token_id=0, bos_token_id=None, pad_token_id=0, initializer_range=0.5,
+    lm = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(WORDS), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=1, eos_token_id=0, bos_token_id=None, pad_token_id=1, initializer_range=0.5,
+        )
     )  # fmt: skip
-    return CausalLM(LlamaForCausalLM(config).eval(), tokenizer)
+    with torch.no_grad():  # only words are ever likely: the other special tokens have no text
+        lm.lm_head.weight[1 : len(SPECIAL)] = 0
+    bert = dict(
+        vocab_size=len(WORDS), hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        initializer_range=0.5, max_position_embeddings=64, pad_token_id=1,
+    )  # fmt: skip
+    labels = {0: "negative", 1: "positive"}
+    parts = {
+        "lm": (lm, word_tokenizer(frame=False)),
+        "masked": (BertForMaskedLM(BertConfig(**bert)), word_tokenizer(frame=True)),
+        "verifier": (
+            BertForSequenceClassification(
+                BertConfig(**bert, id2label=labels, label2id={label: i for i, label in labels.items()})
+            ),
+            word_tokenizer(frame=True),
+        ),
+    }
+    for name, (model, tokenizer) in parts.items():
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def names(model_folder):
+    return ModelNames(*(str(model_folder / part) for part in ("lm", "masked", "verifier")))
+
+
+@pytest.fixture(scope="session")
+def lm(model_folder):
+    return CausalLM(*load_causal_lm(str(model_folder / "lm")))

@@ -90,7 +90,7 @@ def test_next_token_is_matched_by_token(world):
 
 
 def test_myopic_scores_prefix_and_candidate(lm):
-    step = Step("the film", "the film", "start", 5, (11, 13), (1, 2, 0), 0)
+    step = Step("the film", "the film", "start", 5, (16, 18), (6, 7, 0), 0)
     rollouts = Rollouts(step, np.zeros(3), np.zeros((3, 1, 5), np.int32), Path("s"))
     seen = []
 

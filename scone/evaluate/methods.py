@@ -1,0 +1,166 @@
+"""The methods that are compared. Each continues one prompt several times; settings are those of the paper's appendix B.
+
+random       sampling with transformers' defaults              topk10       sampling from the ten likeliest tokens
+beamsearch   5 beams, sampled at temperature 0.3               myopic       the verifier on prefix + candidate
+bon          the best of 10, drawn with top_p 0.9, min_p 0.1   bon-matched  the best of as many as fit SConE's time
+scone        the decoder; scone:paper and scone:fast are presets, scone:strength=8,chains=2 are changes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from scone.config import SconeConfig
+from scone.errors import InputError
+from scone.evaluate.models import Models, parse_config
+from scone.evaluate.sampling import PAD, truncated
+from scone.seeds import derive
+
+__all__ = ["METHODS", "Job", "Method", "generate", "parse_method"]
+
+METHODS = ("random", "beamsearch", "bon", "topk10", "myopic", "bon-matched", "scone")
+
+ROWS_AT_ONCE = 100  # sequences in one batch of `generate`
+MYOPIC_STRENGTH = SconeConfig().strength  # equal strength: what remains is the difference that looking ahead makes
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method and the settings that determine what it writes."""
+
+    name: str  # as it was asked for
+    kind: str  # one of METHODS
+    config: SconeConfig | None = None  # of scone
+    tries: int | None = None  # of bon and bon-matched; None until it is known how many fit
+    strength: float | None = None  # of myopic
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to write: `samples` continuations of a prompt, for a target."""
+
+    prompt: str
+    target: str
+    avoid: bool
+    samples: int
+    max_new_tokens: int
+    seed: int
+
+
+def parse_method(text: str) -> Method:
+    """A method from its name and perhaps settings after a colon.
+
+    >>> parse_method("scone:paper").config == SconeConfig.paper()
+    True
+    >>> parse_method("bon:20").tries, parse_method("myopic:8").strength
+    (20, 8.0)
+    """
+    kind, colon, settings = text.partition(":")
+    if kind not in METHODS or (colon and kind not in ("scone", "bon", "bon-matched", "myopic")):
+        raise InputError(f"method must be one of {', '.join(METHODS)}, perhaps with settings, got {text!r}")
+    if kind == "scone":
+        return Method(text, kind, config=parse_config(settings))
+    try:
+        if kind == "myopic":
+            return Method(text, kind, strength=float(settings.removeprefix("strength=") or MYOPIC_STRENGTH))
+        if kind in ("bon", "bon-matched"):
+            return Method(text, kind, tries=int(settings) if settings else 10 if kind == "bon" else None)
+    except ValueError:
+        raise InputError(f"the settings of {kind} must be a number, got {settings!r}") from None
+    return Method(text, kind)
+
+
+def generate(method: Method, models: Models, job: Job) -> list[list[int]]:
+    """Token ids of `job.samples` continuations, without what follows the end of a text."""
+    writers: dict[str, Callable[[Method, Models, Job], list[list[int]]]] = {
+        "random": lambda method, models, job: _sample(models, job, job.samples, top_k=50),
+        "topk10": lambda method, models, job: _sample(models, job, job.samples, top_k=10),
+        "beamsearch": _beamsearch,
+        "bon": _best_of_n,
+        "bon-matched": _best_of_n,
+        "myopic": _myopic,
+        "scone": _scone,
+    }
+    return writers[method.kind](method, models, job)
+
+
+def _sample(models: Models, job: Job, rows: int, **settings: Any) -> list[list[int]]:
+    """`rows` continuations by transformers' own `generate`, with nothing but the settings given."""
+    from transformers import GenerationConfig
+
+    lm = models.lm
+    pad = lm.tokenizer.pad_token_id if lm.tokenizer.pad_token_id is not None else min(lm.stop_ids, default=0)
+    config = GenerationConfig(
+        do_sample=True,
+        max_new_tokens=job.max_new_tokens,
+        eos_token_id=sorted(lm.stop_ids),
+        pad_token_id=pad,
+        **settings,
+    )
+    prompt = torch.tensor([lm.encode(job.prompt)], device=lm.device)
+    drawn: list[list[int]] = []
+    with torch.random.fork_rng(), torch.inference_mode():
+        torch.manual_seed(derive(job.seed, job.prompt))
+        while len(drawn) < rows:
+            batch = prompt.expand(min(ROWS_AT_ONCE, rows - len(drawn)), -1)
+            out = lm.model.generate(batch, attention_mask=torch.ones_like(batch), generation_config=config)
+            drawn += [_until_end(row, lm.stop_ids) for row in out[:, prompt.shape[1] :].tolist()]
+    return drawn
+
+
+def _beamsearch(method: Method, models: Models, job: Job) -> list[list[int]]:
+    return _sample(models, job, job.samples, num_beams=5, temperature=0.3, top_k=50)
+
+
+def _best_of_n(method: Method, models: Models, job: Job) -> list[list[int]]:
+    """For each sample the best of `tries` by the verifier."""
+    assert method.tries is not None  # the runner has measured it
+    drawn = _sample(models, job, job.samples * method.tries, top_p=0.9, min_p=0.1, top_k=50)
+    prompt_ids = models.lm.encode(job.prompt)
+    texts = [models.lm.decode([*prompt_ids, *ids]) for ids in drawn]
+    phi = models.score(job.target, job.avoid)(texts).reshape(job.samples, method.tries)
+    return [drawn[sample * method.tries + int(phi[sample].argmax())] for sample in range(job.samples)]
+
+
+@torch.inference_mode()
+def _myopic(method: Method, models: Models, job: Job) -> list[list[int]]:
+    """Candidates as in SConE, p · φ(prefix + candidate)^strength, renormalised."""
+    lm, score = models.lm, models.score(job.target, job.avoid)
+    prompt_ids = lm.encode(job.prompt)
+    generator = torch.Generator().manual_seed(derive(job.seed, job.prompt))
+    state = lm.select(lm.prefill([prompt_ids]), torch.zeros(job.samples, dtype=torch.int64))
+    tokens = torch.full((job.samples, job.max_new_tokens), PAD)
+    alive = torch.ones(job.samples, dtype=torch.bool)
+    stops = torch.tensor(sorted(lm.stop_ids), dtype=torch.int64)
+    for position in range(job.max_new_tokens):
+        candidates, log_p = truncated(state.logits.cpu(), 10)  # (samples, 10)
+        rows = [tokens[i, :position].tolist() if alive[i] else [] for i in range(job.samples)]
+        texts = [lm.decode([*prompt_ids, *row, c]) for row, some in zip(rows, candidates.tolist()) for c in some]
+        phi = torch.from_numpy(np.asarray(score(texts))).reshape(candidates.shape).clamp(min=1e-4)
+        p_star = torch.softmax(log_p.double() + float(method.strength or 0) * phi.log(), dim=-1)
+        drawn = candidates.gather(1, torch.multinomial(p_star, 1, generator=generator))[:, 0]
+        tokens[:, position] = torch.where(alive, drawn, PAD)
+        alive &= ~torch.isin(drawn, stops)
+        if not alive.any() or position == job.max_new_tokens - 1:
+            break
+        state = lm.step(state, drawn)
+    return [_until_end([token for token in row if token != PAD], lm.stop_ids) for row in tokens.tolist()]
+
+
+def _scone(method: Method, models: Models, job: Job) -> list[list[int]]:
+    assert method.config is not None
+    engine = models.engine(job.target, job.avoid, method.config)
+    out = engine.generate(
+        [job.prompt], max_new_tokens=job.max_new_tokens, num_return_sequences=job.samples, seed=job.seed
+    )
+    return [_until_end(list(row), models.lm.stop_ids) for row in out.token_ids]
+
+
+def _until_end(ids: list[int], stops: frozenset[int]) -> list[int]:
+    """The tokens before the first end token."""
+    return next((ids[:i] for i, token in enumerate(ids) if token in stops), ids)

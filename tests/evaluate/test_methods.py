@@ -1,0 +1,89 @@
+"""Every method writes what it should, on tiny real models."""
+
+import numpy as np
+import pytest
+import torch
+
+from scone.config import SconeConfig
+from scone.errors import ConfigError, InputError
+from scone.evaluate import methods
+from scone.evaluate.models import Models, parse_config
+
+JOB = methods.Job("the film was", "positive", avoid=False, samples=4, max_new_tokens=6, seed=3)
+ALL = ("random", "beamsearch", "bon:3", "topk10", "myopic", "scone:top_k=4,warmup=1", "bon-matched:5")
+
+
+@pytest.fixture(scope="module")
+def models(names):
+    return Models(names, "sentiment")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_writes_samples_and_repeats_itself(models, name):
+    method = methods.parse_method(name)
+    drawn = methods.generate(method, models, JOB)
+    assert len(drawn) == 4
+    assert all(len(row) <= 6 and not set(row) & models.lm.stop_ids for row in drawn)
+    torch.manual_seed(99)  # ambient randomness plays no part
+    assert methods.generate(method, models, JOB) == drawn
+
+
+def test_methods_leave_the_ambient_generator_alone(models):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    methods.generate(methods.parse_method("bon:2"), models, JOB)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_best_of_n_returns_the_best_of_its_draws(models, monkeypatch):
+    words = {word: models.lm.encode(word)[0] for word in ("good", "bad", "nice", "dull")}
+    draws = [[words[w]] for w in ("good", "bad", "nice", "dull", "dull", "good")]
+    monkeypatch.setattr(methods, "_sample", lambda models, job, rows, **settings: draws[:rows])
+    phi = {"good": 0.5, "bad": 0.1, "nice": 0.9, "dull": 0.2}
+    score = lambda texts: np.array([phi[text.split()[-1]] for text in texts])  # noqa: E731
+    monkeypatch.setattr(models, "score", lambda target, avoid: score)
+    job = methods.Job("the film was", "positive", False, samples=2, max_new_tokens=1, seed=0)
+    assert methods.generate(methods.parse_method("bon:3"), models, job) == [[words["nice"]], [words["good"]]]
+
+
+def test_myopic_with_great_strength_takes_the_best_candidate(models):
+    job = methods.Job("the film was", "positive", False, samples=3, max_new_tokens=1, seed=0)
+    (ids,) = {tuple(row) for row in methods.generate(methods.parse_method("myopic:1e7"), models, job)}
+    candidates = models.lm.prefill([models.lm.encode("the film was")]).logits[0].topk(10).indices.tolist()
+    phi = models.score("positive")([models.lm.decode([*models.lm.encode("the film was"), c]) for c in candidates])
+    best = candidates[int(phi.argmax())]
+    assert ids == (() if best in models.lm.stop_ids else (best,))
+
+
+def test_myopic_without_strength_is_topk10(models):
+    job = methods.Job("the film was", "positive", False, samples=3000, max_new_tokens=1, seed=0)
+    drawn = [tuple(row) for row in methods.generate(methods.parse_method("myopic:0"), models, job)]
+    log_p = models.lm.prefill([models.lm.encode("the film was")]).logits[0].topk(10)
+    share = log_p.values.softmax(0)[0].item()
+    assert abs(drawn.count((int(log_p.indices[0]),)) / 3000 - share) < 4 * (share * (1 - share) / 3000) ** 0.5
+
+
+def test_names_and_settings():
+    assert methods.parse_method("scone:paper").config == SconeConfig.paper()
+    assert methods.parse_method("scone:chains=2,coupled=False").config == SconeConfig(chains=2, coupled=False)
+    assert parse_config("fast,strength=2").strength == 2.0
+    assert parse_config("lookahead=10").lookahead == 10
+    assert methods.parse_method("bon").tries == 10
+    assert methods.parse_method("bon-matched").tries is None
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("greedy", InputError, "method must be one of random"),
+        ("random:3", InputError, "method must be one of"),
+        ("bon:many", InputError, "must be a number, got 'many'"),
+        ("scone:quick", ConfigError, "preset must be one of default, paper, fast, got 'quick'"),
+        ("scone:chainz=2", ConfigError, "option of SconeConfig, got 'chainz=2'"),
+        ("scone:chains=two", ConfigError, "chains must be an integer"),
+    ],
+)
+def test_mistakes_are_named(text, error, message):
+    with pytest.raises(error, match=message):
+        methods.parse_method(text)

@@ -1,0 +1,151 @@
+"""Runs: killed and resumed without loss or repetition, the same file for the same seed, failures counted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from scone.evaluate import runner, work
+from scone.evaluate.methods import parse_method
+from scone.evaluate.records import Records
+from scone.evaluate.runner import Plan, execute
+from scone.evaluate.tasks import Prompt
+
+PROMPTS = [Prompt("the film was", "a"), Prompt("the food is", "b"), Prompt("so very", "b")]
+FILES = ("samples.jsonl", "scores.jsonl")
+
+
+def make_plan(names, *methods, **options):
+    defaults = {"samples": 2, "max_new_tokens": 4, "seed": 1, "scorers": ("perplexity",)}
+    parsed = [parse_method(m) for m in methods or ("topk10", "bon:2")]
+    return Plan({"sentiment": PROMPTS}, parsed, names, **(defaults | options))
+
+
+def contents(folder):
+    return {name: (folder / name).read_text() for name in FILES}
+
+
+def lines(folder, name):
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def whole(names, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    execute(make_plan(names), folder, say=lambda line: None)
+    return folder
+
+
+def test_one_record_for_each_method_and_prompt_in_order(whole):
+    records = lines(whole, "samples.jsonl")
+    assert [(r["method"], r["prompt"]) for r in records] == [(m, p.text) for m in ("topk10", "bon:2") for p in PROMPTS]
+    assert all(len(r["samples"]) == 2 for r in records)
+    assert len(lines(whole, "scores.jsonl")) == len(lines(whole, "costs.jsonl")) == 6
+
+
+def test_nothing_is_done_twice(whole, names, monkeypatch):
+    before = contents(whole)
+    monkeypatch.setattr(runner, "do", lambda item: pytest.fail("work was repeated"))
+    execute(make_plan(names), whole, say=lambda line: None)
+    assert contents(whole) == before
+
+
+@pytest.mark.parametrize("after", [1, 4])
+def test_resumed_after_an_interruption_it_is_the_same_file(whole, names, tmp_path, after):
+    done = []
+
+    def interrupt(line):
+        done.append(line)
+        if len(done) == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(make_plan(names), tmp_path, say=interrupt)
+    with (tmp_path / "samples.jsonl").open("a") as file:
+        file.write('{"key": "torn, because the process was ki')
+    assert len(Records(tmp_path / "samples.jsonl")) == after
+    execute(make_plan(names), tmp_path, say=lambda line: done.append(line))
+    assert len(done) == 6  # each item was done once
+    assert contents(tmp_path) == contents(whole)
+
+
+def test_two_processes_give_the_same_file(whole, names, tmp_path):
+    execute(make_plan(names), tmp_path, workers=2, say=lambda line: None)
+    assert contents(tmp_path) == contents(whole)
+
+
+def test_killed_for_real(names, tmp_path):
+    """SIGKILL in the middle of the command, then the command again: every record once."""
+    prompts = tmp_path / "prompts"
+    prompts.write_text(
+        "".join(f"the film was {w}\n" for w in ["good", "bad", "nice", "awful", "great", "dull", "warm", "cold"])
+    )
+    command = [
+        sys.executable, "-m", "scone.evaluate", "evaluate", "sentiment", "--out", str(tmp_path / "run"),
+        "--prompts", str(prompts), "--methods", "topk10", "myopic", "--samples", "2", "--max-new-tokens", "8",
+        "--lm", names.lm, "--masked-lm", names.masked_lm, "--verifier", names.verifier, "--no-judge",
+    ]  # fmt: skip
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    samples = tmp_path / "run" / "samples.jsonl"
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not (samples.exists() and samples.read_bytes().count(b"\n") >= 2):
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = samples.read_bytes().splitlines()[:2]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    keys = [record["key"] for record in lines(tmp_path / "run", "samples.jsonl")]
+    assert len(keys) == len(set(keys)) == 16
+    assert set(before) <= set(samples.read_bytes().splitlines())
+
+
+def test_a_failure_is_a_record_of_missing_samples(names, tmp_path, monkeypatch):
+    def fail(method, models, job):
+        if job.prompt == "so very":
+            raise RuntimeError("no luck")
+        return [[6], []]  # a word, and an empty generation
+
+    monkeypatch.setattr(work, "generate", fail)
+    execute(make_plan(names, "topk10"), tmp_path, say=lambda line: None)
+    first, _, last = lines(tmp_path, "samples.jsonl")
+    assert first["samples"][0]["continuation"].strip() == "good" and first["samples"][1] is None
+    assert last["samples"] == [None, None] and last["error"] == "RuntimeError: no luck"
+    assert lines(tmp_path, "scores.jsonl")[2]["values"] == [None, None]
+
+    monkeypatch.setattr(work, "generate", lambda method, models, job: [[6], [7]])
+    execute(make_plan(names, "topk10"), tmp_path, say=lambda line: None)
+    assert None in lines(tmp_path, "samples.jsonl")[0]["samples"]
+    execute(make_plan(names, "topk10"), tmp_path, retry=True, say=lambda line: None)
+    assert all(None not in record["samples"] for record in lines(tmp_path, "samples.jsonl"))
+
+
+def test_the_key_holds_everything_that_matters(names):
+    models = work.models_for(names, "sentiment")
+    method, job = parse_method("scone"), runner._job(make_plan(names), runner.TASKS["sentiment"], PROMPTS[0])
+
+    def key(method=method, **changes):
+        return runner.key_of(work.facts_of("sentiment", method, runner.dataclasses.replace(job, **changes), models))
+
+    keys = [
+        key(), key(seed=2), key(samples=3), key(max_new_tokens=9), key(prompt="x"), key(target="negative"),
+        key(avoid=True), key(parse_method("scone:strength=9")), key(parse_method("bon")), key(parse_method("bon:3")),
+    ]  # fmt: skip
+    assert len(set(keys)) == len(keys)
+    assert set(work.facts_of("sentiment", method, job, models)["models"]) == {"lm", "masked_lm", "verifier"}
+
+
+def test_matched_tries_are_measured_once(names, tmp_path, monkeypatch):
+    plan = make_plan(names, "bon:2", "scone:top_k=3,warmup=0", "bon-matched")
+    execute(plan, tmp_path, say=lambda line: None)
+    (measured,) = json.loads((tmp_path / "matched.json").read_text()).values()
+    costs = {tuple(r["place"]): r["seconds"] for r in lines(tmp_path, "costs.jsonl")}
+    middle = [sorted(costs[2, m, p] for p in range(3))[1] for m in (0, 1)]
+    assert measured["tries"] == max(1, round(middle[1] / middle[0] * 2))
+    records = [r for r in lines(tmp_path, "samples.jsonl") if r["method"] == "bon-matched"]
+    assert [r["settings"]["tries"] for r in records] == [measured["tries"]] * 3
+    monkeypatch.setattr(runner, "do", lambda item: pytest.fail("work was repeated"))
+    execute(plan, tmp_path, say=lambda line: None)

@@ -1,0 +1,53 @@
+"""The prompts that come with the package, and reading others."""
+
+from collections import Counter
+
+import pytest
+
+from scone.errors import InputError
+from scone.evaluate.tasks import TASKS, TOPICS, builtin_prompts, pick_evenly, read_prompts
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+def test_at_least_sixty_different_prompts(task):
+    texts = [prompt.text for prompt in builtin_prompts(task)]
+    assert len(set(texts)) == len(texts) >= 60
+    assert all(text == text.strip() for text in texts)
+
+
+def test_groups_and_lengths():
+    toxicity = Counter(prompt.group for prompt in builtin_prompts(TASKS["detoxify"]))
+    assert toxicity["provoking"] == toxicity["harmless"] == 30
+    sentiment = builtin_prompts(TASKS["sentiment"])
+    assert Counter(prompt.group for prompt in sentiment)["negative"] * 2 == len(sentiment)
+    assert all(2 <= len(prompt.text.split()) <= 8 for prompt in sentiment)
+    topic = builtin_prompts(TASKS["topic"])
+    assert Counter(prompt.target for prompt in topic) == dict.fromkeys(TOPICS, 10)
+    assert all(8 <= len(prompt.text.split()) <= 12 for prompt in topic)
+
+
+def test_pick_evenly_keeps_order_and_balance():
+    prompts = builtin_prompts(TASKS["topic"])
+    picked = pick_evenly(prompts, 12)
+    assert Counter(prompt.target for prompt in picked) == dict.fromkeys(TOPICS, 2)
+    assert [prompts.index(prompt) for prompt in picked] == sorted(prompts.index(prompt) for prompt in picked)
+    assert pick_evenly(prompts, 1000) == prompts
+
+
+def test_prompts_from_a_file(tmp_path):
+    file = tmp_path / "prompts"
+    file.write_text('plain words\n\n{"text": "with a group", "group": "g"}\n')
+    assert [(p.text, p.group) for p in read_prompts(file, TASKS["sentiment"])] == [
+        ("plain words", ""),
+        ("with a group", "g"),
+    ]
+    with pytest.raises(InputError, match="line 1: a prompt of the task topic needs a target"):
+        read_prompts(file, TASKS["topic"])
+    file.write_text('{"words": "wrong"}\n')
+    with pytest.raises(InputError, match="line 1: expected text"):
+        read_prompts(file, TASKS["sentiment"])
+    file.write_text("\n")
+    with pytest.raises(InputError, match="has no prompts"):
+        read_prompts(file, TASKS["sentiment"])
+    with pytest.raises(InputError, match="must be a file"):
+        read_prompts(tmp_path / "absent", TASKS["sentiment"])
