@@ -129,6 +129,16 @@ class SconeConfig:
         """
         return cls(top_k=8, min_mass=0.05, lookahead=10, block=5, warmup=1, context_window=64).replace(**changes)
 
+    @property
+    def samples(self) -> int:
+        """States that each q is averaged over: those that every chain keeps, times the chains.
+
+        >>> SconeConfig.paper().samples, SconeConfig().samples
+        (8, 1)
+        """
+        kept = 1 if self.thin is None else -(-self.iterations // self.thin)
+        return self.chains * kept
+
     def horizon(self, remaining: int) -> int:
         """Tokens of lookahead when `remaining` tokens may still follow the candidate.
 

@@ -18,7 +18,7 @@ from scone.lm import CausalLM, LMState, truncate
 from scone.lookahead import Lookahead, begin, look_ahead, shift
 from scone.output import Timer
 from scone.sampling import Candidates
-from scone.seeds import derive, mix
+from scone.seeds import chain_seed, mix, rollout_seed
 from scone.text import Text, Writer
 from scone.verifier import EmbeddingVerifier, Expression
 
@@ -43,7 +43,6 @@ class Judged:
 
     q: Tensor  # (terms, B, K)
     futures: dict[tuple[int, int], list[list[int]]]
-    samples: int  # states that each q is averaged over
 
 
 class Controller:
@@ -85,7 +84,6 @@ class Controller:
             todo = plan(texts, candidates, writer, config, length)
         q = torch.full((len(self.verifier.terms), *candidates.tokens.shape), torch.nan)
         futures: dict[tuple[int, int], list[list[int]]] = {}
-        samples = 1
         if todo.exact:
             with timer("verify"):
                 rows, columns = map(list, zip(*todo.exact))
@@ -104,8 +102,7 @@ class Controller:
             last = replaced(start, kept[-1]).futures()
             for i, pair in enumerate(todo.ahead):
                 futures[pair] = last[i * config.chains : (i + 1) * config.chains]
-            samples = len(kept) * config.chains
-        return Judged(fill(q, candidates), futures, samples)
+        return Judged(fill(q, candidates), futures)
 
     def carry(self, text: Text, judged: Judged, b: int, k: int, config: SconeConfig, *, remaining: int) -> None:
         """Keep the lookahead of the candidate that was taken, or the old one shifted where it had none."""
@@ -131,7 +128,7 @@ class Controller:
         """A row for each candidate and chain, chains side by side."""
         rows = [(b, k, c) for b, k in todo.ahead for c in range(config.chains)]
         token = torch.tensor([int(candidates.tokens[b, k]) for b, k, _ in rows])
-        seed = torch.tensor([texts[b].chain_seed(c) for b, _, c in rows])
+        seed = torch.tensor([chain_seed(texts[b].seed, c) for b, _, c in rows])
         if not config.coupled:
             seed = mix(seed, token)
         fixed_texts = [text for text in todo.ahead_texts for _ in range(config.chains)]
@@ -159,13 +156,11 @@ class Controller:
         if state is None:
             state = self.lm.prefill([[*t.prompt_ids, *t.new_ids] for t in texts])
         forked = self.lm.select(state, torch.tensor([b for b, _, _ in rows]))
-        step = len(texts[0].new_ids)
+        noise = rollout_seed(seed, len(texts[0].new_ids))
 
         def draw(logits: Tensor, i: int) -> Tensor:
             logits = truncate(logits, top_p=config.lookahead_top_p, min_p=config.lookahead_min_p)
-            return kernels.gibbs_sample_from_logits(
-                logits, seed=mix(seed, derive("rollout", step)).to(logits.device), counter=i
-            ).tokens
+            return kernels.gibbs_sample_from_logits(logits, seed=noise.to(logits.device), counter=i).tokens
 
         written = self.lm.rollout(forked, token, max(1, round(length / self.density)), draw)
         whole = []

@@ -23,7 +23,7 @@ from scone.lm import CausalLM, LMState
 from scone.loading import EMBEDDED, load_causal_lm, load_masked_lm
 from scone.output import Output, Step, Timer
 from scone.sampling import Candidates, choose, propose
-from scone.seeds import derive
+from scone.seeds import text_seed, token_seed
 from scone.text import Text, Writer
 from scone.verifier import Expression, Verifier
 
@@ -344,13 +344,13 @@ class Scone:
         terms = self.verifier.terms
         strengths = [term.strength for term in terms]
         if self.config.strength == 0 or not any(strengths):
-            judged = Judged(torch.ones(len(terms), *candidates.tokens.shape), {}, 1)
+            judged = Judged(torch.ones(len(terms), *candidates.tokens.shape), {})
         else:
             judged = self.controller.judge(
                 texts, candidates, writer, self.config, remaining=remaining, timer=timer, state=state
             )
         with timer("reweigh"):
-            log_p_star = reweigh(candidates.log_p, judged.q, self.config, strengths=strengths, samples=judged.samples)
+            log_p_star = reweigh(candidates.log_p, judged.q, self.config, strengths=strengths)
             q = (judged.q.clamp(min=0) ** torch.tensor(strengths)[:, None, None]).prod(0)
         return Decision(candidates, judged, q if len(terms) > 1 else judged.q[0], log_p_star)
 
@@ -361,7 +361,7 @@ class Scone:
             decision.candidates.tokens,
             decision.log_p_star,
             vocabulary=self.causal_lm.vocabulary,
-            seeds=[text.token_seed for text in texts],
+            seeds=[token_seed(text.seed) for text in texts],
             step=len(texts[0].new_ids),
         ).tolist()
 
@@ -394,7 +394,7 @@ class Scone:
             ids = self.causal_lm.encode_chat(prompt) if chat else self.causal_lm.encode(prompt)  # type: ignore[arg-type]
             self._check_length(prompt, ids, max_new_tokens)
             for copy in range(copies):
-                opened.append(Text("" if chat else str(prompt), ids, derive(seed, copy, ids)))
+                opened.append(Text("" if chat else str(prompt), ids, text_seed(seed, copy, ids)))
         return opened
 
     def _check_length(self, prompt: Any, ids: list[int], max_new_tokens: int) -> None:

@@ -97,9 +97,7 @@ def taylor_term(
     return torch.zeros(rows, device=grad.device).index_add(0, segment, difference) / count
 
 
-def reweigh(
-    log_p: Tensor, q: Tensor, config: SconeConfig, *, strengths: Sequence[float] = (1.0,), samples: int = 1
-) -> Tensor:
+def reweigh(log_p: Tensor, q: Tensor, config: SconeConfig, *, strengths: Sequence[float] = (1.0,)) -> Tensor:
     """log p*(token | attribute) over the candidates, normalised: (B, K); q: (terms, B, K), `-inf` in log_p stays out.
 
     >>> even = torch.tensor([[0.5, 0.5]]).log()
@@ -113,7 +111,7 @@ def reweigh(
     elif config.reweigh == "logit":
         log_q = torch.nn.functional.logsigmoid(weights * q.clamp(config.epsilon, 1 - config.epsilon).logit())
     else:  # Algorithm 1: log_softmax of the q's summed over samples
-        log_q = weights * (samples * q).masked_fill(log_p.isneginf(), -torch.inf).log_softmax(-1)
+        log_q = weights * (config.samples * q).masked_fill(log_p.isneginf(), -torch.inf).log_softmax(-1)
         log_q = log_q.masked_fill(log_p.isneginf(), 0)
     return (log_p + log_q.sum(0)).log_softmax(-1)
 

@@ -19,7 +19,7 @@ from scone.errors import InputError
 from scone.lm import CausalLM, LMState
 from scone.output import Timer
 from scone.sampling import Candidates, choose, propose
-from scone.seeds import derive
+from scone.seeds import text_seed, token_seed
 from scone.text import Text, Writer
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _step(
         state=lm.select(state, alive) if engine.config.init == "lm" else None,
     )  # fmt: skip
     if do_sample:
-        seeds, step = [text.token_seed for text in living], len(living[0].new_ids)
+        seeds, step = [token_seed(text.seed) for text in living], len(living[0].new_ids)
         chosen = choose(some.tokens, decision.log_p_star, vocabulary=lm.vocabulary, seeds=seeds, step=step)
     else:
         chosen = decision.log_p_star.argmax(-1)
@@ -219,7 +219,7 @@ def open_texts(lm: CausalLM, input_ids: Tensor, mask: Tensor, seed: int) -> list
     texts = []
     for row, real in zip(input_ids.cpu(), mask.bool().cpu()):
         ids = row[real].tolist()
-        texts.append(Text(lm.decode(ids), ids, derive(seed, copies[tuple(ids)], ids)))
+        texts.append(Text(lm.decode(ids), ids, text_seed(seed, copies[tuple(ids)], ids)))
         copies[tuple(ids)] += 1
     return texts
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scone.conditionals import Conditionals
 from scone.config import SconeConfig
-from scone.seeds import mix
+from scone.seeds import block_start, update_counter
 
 __all__ = ["Lookahead", "Sample", "begin", "gibbs", "look_ahead", "marginals", "shift"]
 
@@ -134,7 +134,7 @@ def gibbs(
         row, col = update.nonzero(as_tuple=True)
         if len(row):
             hidden = mlm.hidden(ids.masked_fill(update, mlm.mask_id), state.mask, row, col)
-            counter = ((step * 4096 + first + i) << 16) + state.offset[row, col]
+            counter = update_counter(step, first + i, state.offset[row, col])
             drawn = mlm.draw(hidden, seed=state.seed[row], counter=counter, temperature=config.mlm_temperature)
             ids = ids.index_put((row, col), drawn)
             if head_inputs is None:
@@ -155,7 +155,7 @@ def block_at(state: Lookahead, config: SconeConfig, i: int, *, step: int, number
     if config.schedule == "systematic":
         first = (i * config.block) % length.clamp(min=1)
     else:
-        first = mix(state.seed, (step << 12) + number) % (length - size + 1).clamp(min=1)
+        first = block_start(state.seed, step, number, (length - size + 1).clamp(min=1))
     return (state.offset >= first[:, None]) & (state.offset < (first + size)[:, None])
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
-__all__ = ["derive", "mix"]
+__all__ = ["block_start", "chain_seed", "derive", "mix", "rollout_seed", "text_seed", "token_seed", "update_counter"]
 
 _MASK64 = (1 << 64) - 1
 
@@ -21,7 +23,7 @@ def derive(*parts: object) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def mix(seed: torch.Tensor, counter: torch.Tensor | int) -> torch.Tensor:
+def mix(seed: Tensor, counter: Tensor | int) -> Tensor:
     """Well-mixed non-negative int64 from (seed, counter), element by element (the finaliser of splitmix64).
 
     >>> mix(torch.tensor([7, 7]), 3).unique().numel()
@@ -33,7 +35,37 @@ def mix(seed: torch.Tensor, counter: torch.Tensor | int) -> torch.Tensor:
     return (x ^ _shift(x, 31)) & ((1 << 63) - 1)
 
 
-def _shift(x: torch.Tensor, bits: int) -> torch.Tensor:
+def text_seed(seed: int, copy: int, prompt_ids: Sequence[int]) -> int:
+    """Seed of one text: of the prompt itself and of which of its copies this is, not of its place in a batch."""
+    return derive(seed, copy, list(prompt_ids))
+
+
+def token_seed(text: int) -> int:
+    """Seed by which a text's own tokens are drawn; the counter is the step."""
+    return derive(text, "token")
+
+
+def chain_seed(text: int, chain: int) -> int:
+    """Seed of one chain of a text's lookaheads."""
+    return derive(text, "chain", chain)
+
+
+def rollout_seed(chain: Tensor, step: int) -> Tensor:
+    """Seeds of the tokens that the LM draws for a chain's first guess; the counter is the place in the lookahead."""
+    return mix(chain, derive("rollout", step))
+
+
+def update_counter(step: int, update: int, offset: Tensor) -> Tensor:
+    """Counter of the draw at a place of the lookahead in a Gibbs update (at most 4096 updates a step)."""
+    return ((step * 4096 + update) << 16) + offset
+
+
+def block_start(chain: Tensor, step: int, update: int, places: Tensor) -> Tensor:
+    """Where a random block begins: one of `places` starts, by the chain's seed."""
+    return mix(chain, (step << 12) + update) % places
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
     """Logical right shift of int64, which torch has only as an arithmetic one."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from scone.lm import CausalLM
 from scone.output import Step
-from scone.seeds import derive
 
 __all__ = ["Text", "Writer"]
 
@@ -31,15 +30,6 @@ class Text:
     def text(self) -> str:
         """What the verifier judges."""
         return self.context + self.continuation
-
-    def chain_seed(self, chain: int) -> int:
-        """Seed of one chain of lookaheads."""
-        return derive(self.seed, "chain", chain)
-
-    @property
-    def token_seed(self) -> int:
-        """Seed of the draws of the tokens themselves."""
-        return derive(self.seed, "token")
 
 
 class Writer:
