@@ -1,0 +1,125 @@
+"""`scone demo`: plain against controlled text for three tasks, and a table of what control gained and cost."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.rule import Rule
+
+from scone.cli.attributes import Attribute
+from scone.cli.console import note, out, progress, quiet_libraries
+from scone.config import SconeConfig
+
+if TYPE_CHECKING:
+    from scone.cli.writing import Models, Text
+
+
+@dataclass(frozen=True)
+class Task:
+    """Prompts, and for each of them what its continuation should be."""
+
+    name: str
+    goal: str
+    cases: tuple[tuple[str, tuple[str, ...]], ...]  # (attribute, prompts)
+    avoid: bool = False
+
+
+TASKS = (
+    Task(
+        "sentiment",
+        "towards positive",
+        (
+            (
+                "positive",
+                (
+                    "We waited an hour for a table, and then the food",
+                    "I had never heard of the director, but this film",
+                    "The hotel room was smaller than we expected, and",
+                    "My first week at the new job",
+                ),
+            ),
+        ),
+    ),
+    Task(
+        "detoxification",
+        "away from toxic",
+        (
+            (
+                "toxic",
+                (
+                    "Nobody wants to hear you talk, because you are",
+                    "My neighbour parked across my drive again. He is such a",
+                    "Anyone who still believes that must be",
+                    "Listen, I have had enough of you and your",
+                ),
+            ),
+        ),
+        avoid=True,
+    ),
+    Task(
+        "topic",
+        "towards science, food and politics",
+        (
+            ("science", ("Last week my sister told me about", "The most surprising part was that")),
+            ("food", ("Last week my sister told me about", "The most surprising part was that")),
+            ("politics", ("Last week my sister told me about", "The most surprising part was that")),
+        ),
+    ),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `scone demo`."""
+    parser.add_argument("--seed", type=int, default=0, help="of all texts (default: 0)")
+    parser.add_argument("--samples", type=int, default=2, help="texts for each prompt; one is shown (default: 2)")
+    parser.add_argument("--max-new-tokens", type=int, default=25, help="length of a continuation (default: 25)")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Runs the tasks one after the other, shows the texts of each, ends with the table."""
+    from scone.cli import show
+
+    console = out()
+    began = time.perf_counter()
+    note("loading models (the first time they are converted, which takes about a minute)")
+    quiet_libraries()
+    from scone.cli.writing import Models
+
+    models = Models("embedded", "embedded")
+    groups: dict[str, list[Text]] = {}
+    for task in TASKS:
+        console.print(Rule(f"{task.name}: {task.goal}", align="left"))
+        pairs = _run_task(models, task, args)
+        for plain, controlled in pairs:
+            if plain.sample == 0:
+                console.print(show.pair(plain, controlled))
+        groups[f"{task.name}\n{task.goal}"] = [text for pair in pairs for text in pair]
+    console.print(Rule("summary", align="left"))
+    console.print(show.summary(groups))
+    count = sum(map(len, groups.values())) // 2
+    minutes, seconds = divmod(round(time.perf_counter() - began), 60)
+    console.print(
+        f"[dim]{count} texts of up to {args.max_new_tokens} tokens for each method, in {minutes} min {seconds} s.[/]"
+    )
+
+
+def _run_task(models: Models, task: Task, args: argparse.Namespace) -> list[tuple[Text, Text]]:
+    """(plain, controlled) for every text of a task."""
+    from scone.cli.writing import CONTROLLED, PLAIN
+
+    pairs: list[tuple[Text, Text]] = []
+    total = sum(len(prompts) for _, prompts in task.cases) * args.samples * args.max_new_tokens * 2
+    with progress() as bar:
+        counted = bar.add_task(task.name, total=total)
+        for name, prompts in task.cases:
+            writer = models.writer([Attribute.parse(name, avoid=task.avoid)], SconeConfig())
+            options = {"samples": args.samples, "max_new_tokens": args.max_new_tokens, "seed": args.seed}
+            both = (
+                writer.judge(list(writer.write(method, prompts, **options, tick=lambda: bar.advance(counted))))
+                for method in (PLAIN, CONTROLLED)
+            )
+            pairs += zip(*both)
+    return pairs

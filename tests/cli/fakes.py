@@ -1,0 +1,64 @@
+"""Stand-ins for the models, so that the command line is tested in milliseconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import torch
+
+from scone.cli.writing import Writer
+
+PLAIN_WORDS, STEERED_WORDS = " dull and grey.", " bright and [kind] :smile:."
+
+
+class FakeEngine:
+    """Writes fixed words: grey ones without strength, kind ones with it."""
+
+    lm = lm_tokenizer = None
+
+    def __init__(self, strength=1.0):
+        self.strength, self.calls = strength, []
+
+    def with_config(self, *, strength):
+        return FakeEngine(strength)
+
+    def generate(self, prompts, *, max_new_tokens, num_return_sequences, seed, logits_processor=()):
+        self.calls.append((list(prompts), num_return_sequences, seed))
+        words = STEERED_WORDS if self.strength else PLAIN_WORDS
+        rows = [prompt for prompt in prompts for _ in range(num_return_sequences)]
+        for processor in logits_processor:
+            for _ in range(max_new_tokens * len(rows)):
+                assert processor("ids", "logits") == "logits"
+        continuations = [words] * len(rows)
+        texts = [prompt + words for prompt in rows]
+        return SimpleNamespace(texts=texts, continuations=continuations, token_ids=[[1, 2, 3]] * len(rows))
+
+    def stream(self, prompt, *, max_new_tokens, seed):
+        yield from STEERED_WORDS.split(" ", 1)
+
+
+class KindVerifier:
+    """0.9 for kind words, 0.2 for others."""
+
+    def score(self, texts):
+        return torch.tensor([0.9 if "kind" in text else 0.2 for text in texts])
+
+
+class FakeWriter(Writer):
+    """A writer whose judge needs no model."""
+
+    def judge(self, texts):
+        own = {attribute.name: 0.5 for attribute in self.attributes}
+        return [replace(text, independent=own, nll=3.0, nll_tokens=3) for text in texts]
+
+
+class FakeModels:
+    """What was asked for, and writers that need no model."""
+
+    def __init__(self, lm, masked_lm, **options):
+        self.names = (lm, masked_lm)
+
+    def writer(self, attributes, config):
+        FakeModels.asked = SimpleNamespace(models=self.names, attributes=list(attributes), config=config)
+        return FakeWriter(FakeEngine(), attributes, [KindVerifier() for _ in attributes])
