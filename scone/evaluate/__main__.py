@@ -16,7 +16,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scone.evaluate")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, module in COMMANDS.items():
-        import_module(module).add_arguments(commands.add_parser(name))
+        command = commands.add_parser(name)
+        if name in sys.argv[1:2]:  # the others need not be imported
+            import_module(module).add_arguments(command)
     args = parser.parse_args()
     try:
         return import_module(COMMANDS[args.command]).run(args) or 0

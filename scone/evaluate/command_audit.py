@@ -13,7 +13,7 @@ from scone.evaluate.arguments import add_model_arguments, model_names, say, task
 from scone.evaluate.audit import TARGET_ROLLOUTS, Audit, Estimator, audit
 from scone.evaluate.estimators import OPTION_ROWS, myopic, next_token, plain_rollouts
 from scone.evaluate.models import Models, fingerprint, parse_config
-from scone.evaluate.rollouts import POSITIONS, Step, collect, score_rollouts
+from scone.evaluate.rollouts import POSITIONS, Step, collect, load_rollouts, score_rollouts
 from scone.evaluate.tasks import TASKS, Prompt, Task, pick_evenly
 
 __all__ = ["add_arguments", "markdown", "run"]
@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rows", nargs="+", metavar="ROW", default=["myopic", "rollouts:1", "rollouts:4", *OPTION_ROWS],
         help="myopic, rollouts:N, or a preset of SconeConfig and changes to it, such as default or chains=2,init=lm",
     )  # fmt: skip
+    parser.add_argument("--stored", action="store_true", help="draw nothing: audit on all the rollouts that are there")
     parser.add_argument("--rollouts-only", action="store_true", help="draw and store the rollouts, and stop")
     add_model_arguments(parser)
 
@@ -46,16 +47,21 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--rollouts must be at least 2, --count, --seeds and --max-new-tokens at least 1")
     configs = {row: parse_config(row) for row in args.rows if row != "myopic" and not row.startswith("rollouts:")}
     task = TASKS[args.task]
-    prompts = pick_evenly(task_prompts(task, args.prompts), args.count)
+    all_prompts = task_prompts(task, args.prompts)
+    targets = {prompt.text: target_of(task, prompt) for prompt in all_prompts}
     models = Models(model_names(args), task.attribute)
-    stored = collect(
-        models.lm, [prompt.text for prompt in prompts], args.out / "rollouts", rollouts=args.rollouts + SPARE,
-        length=args.max_new_tokens, places=args.places, seed=args.seed, say=say,
-    )  # fmt: skip
+    folder = args.out / "rollouts"
+    if args.stored:
+        stored = [rollouts for rollouts in load_rollouts(folder) if rollouts.step.prompt in targets]
+    else:
+        prompts = [prompt.text for prompt in pick_evenly(all_prompts, args.count)]
+        stored = collect(
+            models.lm, prompts, folder, rollouts=args.rollouts + SPARE, length=args.max_new_tokens,
+            places=args.places, seed=args.seed, say=say,
+        )  # fmt: skip
     if args.rollouts_only:
         return 0
 
-    targets = {prompt.text: target_of(task, prompt) for prompt in prompts}
     name = f"{task.name}-{fingerprint(models.classifier[0])}"
     score = lambda step, texts: models.score(targets[step.prompt], task.avoid)(texts)  # noqa: E731
     phis = score_rollouts(stored, models.lm, score, name, say=say)

@@ -4,8 +4,8 @@ A step is a prefix (prompt and some tokens of a text that the LM wrote) with its
 candidate the LM finishes the text many times, drawing from the same truncated distribution that decoding draws from.
 The tokens are stored, one safetensors file a step, and any verifier can score them later:
 
-    folder/step-0000.safetensors                 tokens (k, R, remaining), log_p (k,), and the step as metadata
-    folder/step-0000.phi-<verifier>.safetensors  phi (k, R)
+    folder/step-<key>.safetensors                 tokens (k, R, remaining), log_p (k,), and the step as metadata
+    folder/step-<key>.phi-<verifier>.safetensors  phi (k, R)
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from safetensors.numpy import load_file, save_file
 
 from scone.errors import InputError
 from scone.evaluate.progress import Progress
+from scone.evaluate.records import key_of
 from scone.evaluate.sampling import PAD, continue_batch, truncated
 from scone.lm import CausalLM
 from scone.seeds import derive
@@ -89,10 +90,10 @@ def collect(
     progress = Progress(len(prompts) * len(places), "steps", say=say)
     stored = []
     steps = plan_steps(lm, prompts, length=length, places=places, top_k=top_k, seed=seed)
-    for index, (step, log_p) in enumerate(steps):
-        path = folder / f"step-{index:04d}.safetensors"
+    for step, log_p in steps:
+        path = folder / f"step-{key_of(asdict(step))}.safetensors"
         kept = _read(path) if path.exists() else None
-        if kept is not None and kept.step == step and kept.tokens.shape[1] >= rollouts:
+        if kept is not None and kept.tokens.shape[1] >= rollouts:
             stored.append(kept)
             progress.skip()
             continue
@@ -111,8 +112,9 @@ def collect(
 
 
 def load_rollouts(folder: Path) -> list[Rollouts]:
-    """Everything that `collect` stored in `folder`."""
-    paths = sorted(path for path in folder.glob("step-*.safetensors") if ".phi-" not in path.name)
+    """Everything that `collect` stored in `folder`, in the order in which it was drawn."""
+    paths = [path for path in folder.glob("step-*.safetensors") if ".phi-" not in path.name]
+    paths.sort(key=lambda path: (path.stat().st_mtime_ns, path.name))
     if not paths:
         raise InputError(f"folder has no rollouts (step-*.safetensors): {folder}")
     return [_read(path) for path in paths]
