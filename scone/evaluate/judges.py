@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -122,7 +123,7 @@ def load_judge(attribute: str) -> Judge:
 def buckets(text: str) -> np.ndarray:
     """The hash buckets of a text's distinct words and word pairs, sorted."""
     words = _WORD.findall(text.lower())
-    grams = set(words) | {f"{first} {second}" for first, second in zip(words, words[1:])}
+    grams = set(words) | {f"{first} {second}" for first, second in pairwise(words)}
     return np.array(sorted({zlib.crc32(gram.encode()) % BUCKETS for gram in grams}), dtype=np.int64)
 
 

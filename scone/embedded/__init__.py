@@ -1,0 +1,12 @@
+"""Small models that come with pip: a language model, a masked LM, and verifiers; no model hub is needed.
+
+The language model is SmolLM2-135M-Instruct and the encoder is all-MiniLM-L6-v2, both from pip packages; the masked LM
+and the verifiers are MiniLM plus small files that ship with scone. `docs/models.md` says what they were trained on.
+"""
+
+from scone.embedded.cards import Installed, installed
+from scone.embedded.encoders import load_classifier, load_masked_lm
+from scone.embedded.errors import MissingModelError
+from scone.embedded.lm import load_lm
+
+__all__ = ["Installed", "MissingModelError", "installed", "load_classifier", "load_lm", "load_masked_lm"]

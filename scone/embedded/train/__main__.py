@@ -1,0 +1,76 @@
+"""`python -m scone.embedded.train mlm|sentiment|toxicity|topic|judges`: make the files in `scone/embedded/weights`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from scone.embedded.cache import cache_folder
+from scone.embedded.encoders import LABELS, WEIGHTS
+from scone.embedded.train import classifier, judges, mlm, publish, tasks
+
+MINUTES = {"mlm": 100.0, "sentiment": 15.0, "toxicity": 8.0, "topic": 8.0}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train one model, write its file and card, and print its scores on held-out text."""
+    parser = argparse.ArgumentParser(prog="python -m scone.embedded.train", description=__doc__)
+    parser.add_argument("recipe", choices=[*MINUTES, "judges"])
+    parser.add_argument("--minutes", type=float, help=f"how long to train (default: {MINUTES})")
+    parser.add_argument("--rate", type=float, help="peak learning rate")
+    parser.add_argument("--workers", type=int, default=2, help="threads that compute gradients (default: 2)")
+    parser.add_argument("--out", type=Path, default=WEIGHTS, help="where the weights go (default: the package)")
+    parser.add_argument("--runs", type=Path, default=cache_folder() / "runs", help="where checkpoints go")
+    parser.add_argument("--no-train", action="store_true", help="publish the last checkpoint as it is")
+    options = parser.parse_args(arguments)
+    if options.minutes is not None and options.minutes <= 0:
+        parser.error(f"--minutes must be positive, got {options.minutes}")
+    if options.recipe == "judges":
+        scores = {name: _train_judge(name, options) for name in LABELS}
+    elif options.recipe == "mlm":
+        scores = {"masked-lm": _train_masked_lm(options)}
+    else:
+        scores = {options.recipe: _train_classifier(options.recipe, options)}
+    for name, values in scores.items():
+        print(name)
+        for key, value in values.items():
+            print(f"  {value:<8g} {key}")
+    return 0
+
+
+def _command(options: argparse.Namespace, minutes: float | None = None) -> str:
+    return f"python -m scone.embedded.train {options.recipe}" + (f" --minutes {minutes:g}" if minutes else "")
+
+
+def _settings(options: argparse.Namespace) -> dict:
+    return {"workers": options.workers} | ({"rate": options.rate} if options.rate else {})
+
+
+def _train_masked_lm(options: argparse.Namespace) -> dict[str, float]:
+    minutes = options.minutes or MINUTES["mlm"]
+    folder = options.runs / "mlm"
+    run = mlm.prepare(folder, minutes, **_settings(options))
+    model = run.averaged() if options.no_train else run.finish()
+    return publish.publish_masked_lm(model, options.out, folder / "curve.csv", _command(options, minutes))
+
+
+def _train_classifier(name: str, options: argparse.Namespace) -> dict[str, float]:
+    minutes = options.minutes or MINUTES[name]
+    task = tasks.task(name)
+    run = classifier.prepare(task, options.runs / name, minutes, **_settings(options))
+    model = run.averaged() if options.no_train else run.finish()
+    temperature = classifier.calibrate(model, classifier.word_pieces(), task.validation)
+    training = {key: round(float(run.state[key]), 1) for key in ("step", "tokens")}
+    training |= {"minutes": minutes, "temperature": round(temperature, 3)}
+    return publish.publish_classifier(name, model, options.out, _command(options, minutes), training)
+
+
+def _train_judge(name: str, options: argparse.Namespace) -> dict[str, float]:
+    path = options.out / f"judge-{name}.safetensors"
+    judge, training = judges.train(name, path)
+    return publish.publish_judge(name, judge, path, _command(options), training)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""What all recipes share: a learning rate that follows the clock, a weight average, and checkpoints to resume from."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+
+class Clock:
+    """The run's share of its minutes: a run always finishes its schedule, however fast the machine is."""
+
+    def __init__(self, minutes: float, spent: float = 0.0) -> None:
+        self.budget = 60.0 * minutes
+        self.begin = time.monotonic() - spent
+
+    @property
+    def spent(self) -> float:
+        """Seconds used, those before a resumed checkpoint included."""
+        return time.monotonic() - self.begin
+
+    @property
+    def share(self) -> float:
+        """The part of the budget that is used, at most 1."""
+        return min(1.0, self.spent / self.budget)
+
+    def rate(self, peak: float, warm_up: float = 0.02) -> float:
+        """A short linear rise to `peak`, then a linear fall to zero."""
+        return peak * min(self.share / warm_up, (1.0 - self.share) / (1.0 - warm_up))
+
+
+class Average:
+    """An exponential moving average of trainable parameters: what is evaluated and shipped."""
+
+    def __init__(self, model: nn.Module, decay: float = 0.995) -> None:
+        self.decay = decay
+        self.names, self.live = zip(*[(name, p) for name, p in model.named_parameters() if p.requires_grad])
+        self.mean = [parameter.detach().clone() for parameter in self.live]
+
+    def update(self) -> None:
+        """Take the current parameters in."""
+        torch._foreach_lerp_(self.mean, [parameter.detach() for parameter in self.live], 1.0 - self.decay)
+
+    def snapshot(self, model: nn.Module) -> nn.Module:
+        """A copy of the model, in eval mode, that has the average for its parameters."""
+        copied = copy.deepcopy(model).eval()
+        parameters = dict(copied.named_parameters())
+        for name, mean in zip(self.names, self.mean):
+            parameters[name].data.copy_(mean)
+        return copied
+
+
+def save_checkpoint(folder: Path, optimizer: torch.optim.Optimizer, average: Average, state: dict) -> None:
+    """Write the run's state; an interrupted write leaves the previous checkpoint whole."""
+    tensors = {}
+    for name, parameter, mean in zip(average.names, average.live, average.mean):
+        tensors[f"live.{name}"], tensors[f"mean.{name}"] = parameter.detach(), mean
+        for key, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"{key}.{name}"] = value
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(
+        {name: value.contiguous() for name, value in tensors.items()}, folder / "state.new", {"run": json.dumps(state)}
+    )
+    os.replace(folder / "state.new", folder / "state.safetensors")
+
+
+def load_checkpoint(folder: Path, optimizer: torch.optim.Optimizer, average: Average) -> dict | None:
+    """Take up a run where its checkpoint left it; None when there is none."""
+    from safetensors import safe_open
+
+    path = folder / "state.safetensors"
+    if not path.exists():
+        return None
+    tensors = load_file(path)
+    with torch.no_grad():
+        for name, parameter, mean in zip(average.names, average.live, average.mean):
+            parameter.copy_(tensors[f"live.{name}"])
+            mean.copy_(tensors[f"mean.{name}"])
+            keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}.{name}" in tensors]
+            optimizer.state[parameter] = {key: tensors[f"{key}.{name}"].clone() for key in keys}
+    with safe_open(path, "pt") as opened:
+        return json.loads(opened.metadata()["run"])
+
+
+@dataclass
+class Run:
+    """A training run: `workers` threads share the model's parameters and follow the clock to its end.
+
+    A worker reads the parameters without a lock and takes the lock for its update only. None ever waits for another's
+    matrix product, so that a busy machine slows the run no more than it must.
+    """
+
+    model: nn.Module
+    loss: Callable[[nn.Module, np.random.Generator], tuple[torch.Tensor, int]]
+    """(a replica of the model, the worker's randomness) → (loss, tokens that were read)"""
+    report: Callable[[nn.Module, dict], None]
+    """Gets a snapshot of the averaged model and the run's state, every `every` minutes and at the end."""
+    folder: Path
+    minutes: float
+    rate: float
+    every: float = 5.0
+    workers: int = 2
+    seed: int = 0
+    decay: float = 0.995
+    scale: Callable[[str], float] = lambda name: 1.0
+    """A parameter's name → its part of the learning rate."""
+    state: dict = field(default_factory=lambda: {"step": 0, "spent": 0.0, "tokens": 0, "loss": 0.0})
+
+    def __post_init__(self) -> None:
+        named = [(name, value) for name, value in self.model.named_parameters() if value.requires_grad]
+        self.trainable = [value for _, value in named]
+        groups = [
+            {"params": [value], "weight_decay": 0.01 if value.ndim > 1 else 0.0, "scale": self.scale(name)}
+            for name, value in named
+        ]
+        self.optimizer = torch.optim.AdamW(groups, lr=self.rate, betas=(0.9, 0.98), eps=1e-6, fused=True)
+        self.average = Average(self.model, self.decay)
+        self.state = load_checkpoint(self.folder, self.optimizer, self.average) or self.state
+        self.clock = Clock(self.minutes, self.state["spent"])
+        self.lock = threading.Lock()
+
+    def finish(self) -> nn.Module:
+        """Train to the end of the minutes and return the averaged model."""
+        torch.set_num_threads(1)
+        threads = [threading.Thread(target=self._work, args=(n,), daemon=True) for n in range(self.workers)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            self._pause(threads)
+            self._report()
+        return self.averaged()
+
+    def averaged(self) -> nn.Module:
+        """The averaged model as it stands."""
+        return self.average.snapshot(self.model)
+
+    def _pause(self, threads: list[threading.Thread]) -> None:
+        until = time.monotonic() + 60 * self.every
+        while time.monotonic() < until and any(thread.is_alive() for thread in threads):
+            time.sleep(0.5)
+
+    def _report(self) -> None:
+        with self.lock:
+            self.state["spent"] = self.clock.spent
+            state, snapshot = dict(self.state), self.average.snapshot(self.model)
+            save_checkpoint(self.folder, self.optimizer, self.average, state)
+        self.report(snapshot, state)
+
+    def _work(self, worker: int) -> None:
+        torch.set_num_threads(1)
+        random = np.random.default_rng([self.seed, worker, self.state["step"]])
+        replica = sharing_copy(self.model)
+        parameters = [parameter for parameter in replica.parameters() if parameter.requires_grad]
+        while self.clock.share < 1.0:
+            loss, tokens = self.loss(replica, random)
+            loss.backward()
+            nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
+            with self.lock:
+                for shared, mine in zip(self.trainable, parameters):
+                    shared.grad, mine.grad = mine.grad, None
+                for group in self.optimizer.param_groups:
+                    group["lr"] = self.clock.rate(self.rate) * group["scale"]
+                self.optimizer.step()
+                self.average.update()
+                self.state["step"] += 1
+                self.state["tokens"] += tokens
+                self.state["loss"] += (loss.item() - self.state["loss"]) / min(self.state["step"], 100)
+
+
+def sharing_copy(model: nn.Module) -> nn.Module:
+    """A copy with gradients of its own whose parameters are the same memory."""
+    copied = copy.deepcopy(model)
+    for mine, theirs in zip(copied.parameters(), model.parameters()):
+        mine.data = theirs.data
+    return copied

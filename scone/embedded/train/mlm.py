@@ -1,0 +1,139 @@
+"""Train the masked LM: MiniLM's encoder learns to fill gaps, its word embeddings stay as they are.
+
+The decoder is the word-embedding table itself plus a bias, after a transform that begins as the identity. Only masked
+positions go through it.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from scone.embedded.cache import cache_folder
+from scone.embedded.encoders import fresh_masked_lm
+from scone.embedded.packages import MINILM
+from scone.embedded.train import text
+from scone.embedded.train.loop import Run
+from scone.embedded.train.tokens import MASK, UNK, TokenStore, Windows, corrupt, tokenise
+
+DOMAINS = ("wikipedia", "reviews")
+TOKENS_PER_STEP = 1024
+LENGTHS = ((32, 0.3), (64, 0.5), (96, 0.2))
+
+
+def stores(split: str) -> dict[str, TokenStore]:
+    """The tokens of each domain in a split (`train`, which includes what the judges use, `validation`, `test`)."""
+    tokenizer = Tokenizer.from_file(str(MINILM.locate() / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    wanted = ("train", "judge") if split == "train" else (split,)
+    found = {}
+    for domain in DOMAINS:
+        path = cache_folder() / "text" / f"{domain}-{split}.npz"
+        if not path.exists():
+            store = tokenise((body for name, body in _documents(domain) if text.split_of(name) in wanted), tokenizer)
+            with open(path.with_suffix(".new"), "wb") as handle:
+                np.savez(handle, ids=store.ids, starts=store.starts, ends=store.ends)
+            path.with_suffix(".new").replace(path)
+        with np.load(path) as arrays:
+            found[domain] = TokenStore(arrays["ids"], arrays["starts"], arrays["ends"])
+    return found
+
+
+def _documents(domain: str) -> list[tuple[str, list[str]]]:
+    if domain == "wikipedia":
+        return [(article.title, list(article.paragraphs)) for article in text.wikipedia()]
+    return [(review.text, [review.text]) for review in text.reviews()]
+
+
+def masked_logits(model: Any, seen: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """(M, V): the logits at the chosen positions only."""
+    hidden = model.bert(input_ids=seen).last_hidden_state
+    return model.cls(hidden[chosen])
+
+
+def draw(windows: dict[str, Windows], random: np.random.Generator) -> np.ndarray:
+    """One batch: half from each domain, half of whole sentences, all of one length."""
+    length = int(random.choice([size for size, _ in LENGTHS], p=[chance for _, chance in LENGTHS]))
+    rows = TOKENS_PER_STEP // length // len(windows)
+    whole = random.random() < 0.5
+    if whole:
+        length = int(random.integers(max(16, length - 31), length + 1))
+        rows = TOKENS_PER_STEP // length // len(windows)
+    parts = [
+        source.whole_sentences(rows, length, random) if whole else source.cut_off(rows, length, random)
+        for source in windows.values()
+    ]
+    return np.concatenate(parts)
+
+
+@torch.no_grad()
+def accuracy(model: torch.nn.Module, window: np.ndarray, rate: float = 0.15, seed: int = 0) -> tuple[float, float]:
+    """(top-1, mean cross-entropy) over the tokens that [MASK] hides in the windows, `rate` of all."""
+    random = np.random.default_rng(seed)
+    chosen = (random.random(window.shape) < rate) & (window > MASK) & (window != UNK)
+    seen = np.where(chosen, MASK, window)
+    model.eval()
+    right, loss, count = 0, 0.0, 0
+    for begin in range(0, len(window), 64):
+        rows = slice(begin, begin + 64)
+        logits = masked_logits(model, torch.from_numpy(seen[rows]), torch.from_numpy(chosen[rows]))
+        target = torch.from_numpy(window[rows][chosen[rows]])
+        right += int((logits.argmax(-1) == target).sum())
+        loss += float(torch.nn.functional.cross_entropy(logits, target, reduction="sum"))
+        count += len(target)
+    return right / count, loss / count
+
+
+def evaluation_windows(split: str, rows: int, length: int = 64) -> dict[str, np.ndarray]:
+    """Fixed windows of a held-out split, half of whole sentences."""
+    random = np.random.default_rng(1)
+    found = {}
+    for domain, store in stores(split).items():
+        windows = Windows(store)
+        half = rows // 2
+        parts = windows.whole_sentences(half, length, random), windows.cut_off(half, length, random)
+        found[domain] = np.concatenate(parts)
+    return found
+
+
+def prepare(folder: Path, minutes: float, rate: float = 4e-4, every: float = 10.0, workers: int = 2) -> Run:
+    """A run of so many minutes that evaluates, notes the curve and writes a checkpoint every `every` minutes."""
+    model = fresh_masked_lm()
+    for table in (model.bert.embeddings.word_embeddings, model.bert.embeddings.token_type_embeddings):
+        table.requires_grad_(False)
+    windows = {domain: Windows(store) for domain, store in stores("train").items()}
+    held_out = evaluation_windows("validation", 128)
+
+    def loss(replica: torch.nn.Module, random: np.random.Generator) -> tuple[torch.Tensor, int]:
+        window = draw(windows, random)
+        seen, chosen = corrupt(window, random)
+        logits = masked_logits(replica, torch.from_numpy(seen), torch.from_numpy(chosen))
+        return torch.nn.functional.cross_entropy(logits, torch.from_numpy(window[chosen])), window.size
+
+    def report(snapshot: torch.nn.Module, state: dict) -> None:
+        scores = {domain: accuracy(snapshot, window) for domain, window in held_out.items()}
+        _note(folder / "curve.csv", state, scores)
+
+    return Run(model, loss, report, folder, minutes, rate, every=every, workers=workers)
+
+
+def _note(path: Path, state: dict, scores: dict[str, tuple[float, float]]) -> None:
+    """Print a line of the curve and keep it."""
+    row = {"minutes": round(state["spent"] / 60, 1), "step": state["step"], "tokens": state["tokens"]}
+    row["train_loss"] = round(state["loss"], 3)
+    for domain, (top1, loss) in scores.items():
+        row |= {f"{domain}_top1": round(top1, 4), f"{domain}_loss": round(loss, 3)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = not path.exists()
+    with open(path, "a", newline="") as handle:
+        writer = csv.DictWriter(handle, list(row))
+        if fresh:
+            writer.writeheader()
+        writer.writerow(row)
+    print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)

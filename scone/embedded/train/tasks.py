@@ -1,0 +1,150 @@
+"""The texts and labels of each verifier, split by document.
+
+A split is one of `train` (the verifiers learn from it), `judge` (the independent judges do), `validation` (calibration)
+and `test` (what the cards report).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+
+from scone.embedded.encoders import LABELS
+from scone.embedded.train import text
+from scone.embedded.train.classifier import Example, Task
+from scone.embedded.train.written import written
+
+Groups = dict[str, list[Example]]
+
+
+def _one_hot(label: int, classes: int) -> tuple[float, ...]:
+    return tuple(float(index == label) for index in range(classes))
+
+
+# --- sentiment -----------------------------------------------------------------------------------------------------
+
+
+def sentiment_examples(split: str) -> Groups:
+    """Critics' sentences, sentences that people rated, and the beginnings and ends of users' reviews."""
+    groups: Groups = {"critic": [], "rated": [], "review": []}
+    for review in text.reviews():
+        if text.split_of(review.text) != split:
+            continue
+        target = _one_hot(review.label, 2)
+        if review.origin == "sentence":
+            groups["critic"].append(Example(review.text, target))
+        else:
+            groups["review"].extend(Example(part, target) for part in _excerpts(review.text))
+    for sentence, rating, _ in text.rated_sentences():
+        if text.split_of(sentence) == split and sentence:
+            positive = 1.0 / (1.0 + math.exp(-2.0 * rating))
+            groups["rated"].append(Example(sentence, (1.0 - positive, positive)))
+    return groups
+
+
+def _excerpts(review: str) -> Iterable[str]:
+    """Where a review says what its writer thinks: at its beginning and at its end."""
+    parts = text.sentences(review)
+    yield " ".join(parts[:2])
+    if len(parts) > 3:
+        yield " ".join(parts[-2:])
+
+
+def clear(examples: Iterable[Example]) -> list[Example]:
+    """Those on whose polarity people agree: a mean rating of at least one point from neutral, or a critic's verdict."""
+    return [example for example in examples if max(example.target) > 0.88]
+
+
+# --- toxicity ------------------------------------------------------------------------------------------------------
+
+
+def toxicity_examples(split: str) -> Groups:
+    """Comments with and without insults, and sentences of articles and reviews that insult nobody present."""
+    groups: Groups = {"toxic": [], "clean": [], "other": []}
+    for comment in text.comments():
+        if text.split_of(comment.text) == split:
+            groups["toxic" if comment.label else "clean"].append(Example(comment.text, _one_hot(comment.label, 2)))
+    for review in text.reviews():
+        if review.origin == "sentence" and text.split_of(review.text) == split:
+            groups["other"].append(Example(review.text, _one_hot(0, 2)))
+    for article in text.wikipedia():
+        if text.split_of(article.title) == split:
+            groups["other"].append(Example(" ".join(text.sentences(article.paragraphs[0])[:2]), _one_hot(0, 2)))
+    return groups
+
+
+# --- topic ---------------------------------------------------------------------------------------------------------
+
+CATEGORIES = {
+    "politics": r"politic|government|election|parliament|prime minister|legislat|democra|constitution|diploma",
+    "finance": r"econom|financ|bank|business|compan(y|ies)|currenc|accounting|market|invest|taxation|insurance|stock|money",
+    "science": r"scien|physic|chemi|biolog|mathemat|astronom|comput|software|electron|genetic|algorithm|quantum|geolog",
+    "food": r"food|cuisine|drink|beverage|dishes|cook|fruit|vegetable|wine|beer|cheese|coffee|spice|restaurant|bread|meat",
+    "history": r"histor|ancient|\bwars\b|battle|empire|medieval|dynast|emperor|civilization|archaeolog",
+    "industrial": r"industr|manufactur|engineering|mining|steel|textile|machine|automo|construction|metallurg|\btools\b|"
+    r"rail|engines|materials|alloys|vehicles|aircraft",
+}
+UNFIT = re.compile(r"births|deaths|fiction|films|novels|music|albums|people|games|characters|television|cities|saints")
+PARAGRAPHS_PER_ARTICLE = 8
+
+
+def topic_of(categories: Iterable[str]) -> str | None:
+    """The one topic to which an article's categories point; None when they point to none or to several.
+
+    >>> topic_of(["Cheeses", "Italian cuisine"]), topic_of(["Ancient Roman cuisine"])
+    ('food', None)
+    """
+    names = [name.lower().replace("_", " ") for name in categories]
+    if any(UNFIT.search(name) for name in names):
+        return None
+    hits = [topic for topic, pattern in CATEGORIES.items() if any(re.search(pattern, name) for name in names)]
+    return hits[0] if len(hits) == 1 else None
+
+
+def topic_examples(split: str) -> Groups:
+    """Paragraphs of articles (`wikipedia`) and of the language model (`written`), by topic and origin."""
+    labels = LABELS["topic"]
+    groups: Groups = {f"{label} {origin}": [] for label in labels for origin in ("wikipedia", "written")}
+    for article in text.wikipedia():
+        topic = topic_of(article.categories)
+        if topic and text.split_of(article.title) == split:
+            target = _one_hot(labels.index(topic), len(labels))
+            group = groups[f"{topic} wikipedia"]
+            group.extend(Example(paragraph, target) for paragraph in article.paragraphs[:PARAGRAPHS_PER_ARTICLE])
+    for topic, subject, paragraph in written():
+        if text.split_of(subject) == split:
+            groups[f"{topic} written"].append(Example(paragraph, _one_hot(labels.index(topic), len(labels))))
+    return groups
+
+
+# --- the tasks -----------------------------------------------------------------------------------------------------
+
+EXAMPLES: dict[str, Callable[[str], Groups]] = {
+    "sentiment": sentiment_examples,
+    "toxicity": toxicity_examples,
+    "topic": topic_examples,
+}
+
+
+def held_out(name: str, split: str) -> dict[str, list[Example]]:
+    """The texts of a held-out split on which a verifier is measured, by kind."""
+    groups = EXAMPLES[name](split)
+    if name == "sentiment":
+        sentences = clear(groups["critic"] + groups["rated"])
+        short = [example for example in sentences if 5 <= len(example.text.split()) <= 25]
+        return {"sentences": sentences, "short": short, "critics": groups["critic"], "reviews": groups["review"]}
+    if name == "toxicity":
+        return {"comments": groups["toxic"] + groups["clean"], "other": groups["other"]}
+    paragraphs = [example for group in groups.values() for example in group]
+    return {"paragraphs": paragraphs} | {
+        origin: [example for name, group in groups.items() if name.endswith(origin) for example in group]
+        for origin in ("wikipedia", "written")
+    }
+
+
+def task(name: str) -> Task:
+    """A verifier's training and validation texts."""
+    validation = next(iter(held_out(name, "validation").values()))
+    groups = {group: examples for group, examples in EXAMPLES[name]("train").items() if examples}
+    return Task(name, LABELS[name], groups, validation)
