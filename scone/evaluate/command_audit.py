@@ -13,6 +13,7 @@ from scone.evaluate.arguments import add_model_arguments, model_names, say, task
 from scone.evaluate.audit import TARGET_ROLLOUTS, Audit, Estimator, audit
 from scone.evaluate.estimators import OPTION_ROWS, myopic, next_token, plain_rollouts
 from scone.evaluate.models import Models, fingerprint, parse_config
+from scone.evaluate.replay import next_token_after
 from scone.evaluate.rollouts import POSITIONS, Step, collect, load_rollouts, score_rollouts
 from scone.evaluate.tasks import TASKS, Prompt, Task, pick_evenly
 
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rows", nargs="+", metavar="ROW", default=["myopic", "rollouts:1", "rollouts:4", *OPTION_ROWS],
         help="myopic, rollouts:N, or a preset of SconeConfig and changes to it, such as default or chains=2,init=lm",
     )  # fmt: skip
+    parser.add_argument("--cold", action="store_true", help="init=warm too starts without an earlier step's lookahead")
     parser.add_argument("--stored", action="store_true", help="draw nothing: audit on all the rollouts that are there")
     parser.add_argument("--rollouts-only", action="store_true", help="draw and store the rollouts, and stop")
     add_model_arguments(parser)
@@ -78,7 +80,9 @@ def run(args: argparse.Namespace) -> int:
         elif row.startswith("rollouts:"):
             estimators[row] = plain_rollouts(int(row.partition(":")[2]), stored, phis, kept_apart=args.rollouts)
         else:
-            estimators[row] = next_token(engine_for(row), seeds=range(args.seeds))
+            estimators[row] = next_token(
+                engine_for(row), seeds=range(args.seeds), walk=None if args.cold else next_token_after
+            )
     result = audit(stored, phis, estimators, target_rollouts=args.rollouts, say=say)
     (args.out / "audit.json").write_text(json.dumps({"task": task.name, **asdict(result)}, indent=1), encoding="utf-8")
     (args.out / "audit.md").write_text(markdown(result, task.name), encoding="utf-8")

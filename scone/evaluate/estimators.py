@@ -9,6 +9,7 @@ import numpy as np
 
 from scone.errors import InputError
 from scone.evaluate.audit import Estimator
+from scone.evaluate.replay import next_token_after
 from scone.evaluate.rollouts import Rollouts, Score, Step
 from scone.lm import CausalLM
 
@@ -40,20 +41,40 @@ OPTION_ROWS = (
 )
 
 
-def next_token(engine_for: Callable[[Step], Any], *, seeds: Sequence[int] = (0,)) -> Estimator:
-    """q of `engine.next_token`, once for each seed."""
+def next_token(
+    engine_for: Callable[[Step], Any],
+    *,
+    seeds: Sequence[int] = (0,),
+    walk: Callable[..., Any] | None = next_token_after,
+) -> Estimator:
+    """q of the decoder, once for each seed.
+
+    An engine that carries its lookahead from step to step (`init="warm"`) is walked through the prefix by `walk`;
+    with `walk=None`, and for every other engine, `engine.next_token` is asked about the prefix as a prompt.
+    """
 
     def estimate(rollouts: Rollouts) -> np.ndarray:
         step = rollouts.step
         engine = engine_for(step)
+        written = _written(engine, step) if walk is not None and engine.config.init == "warm" else ()
         rows = []
         for seed in seeds:
-            found = engine.next_token(step.prefix, max_new_tokens=step.remaining, seed=seed)
+            if walk is not None and written:
+                prompt = step.prefix_ids[: -len(written)]
+                found = walk(engine, prompt, written, max_new_tokens=step.remaining, seed=seed)
+            else:
+                found = engine.next_token(step.prefix, max_new_tokens=step.remaining, seed=seed)
             q = dict(zip(np.asarray(found.tokens).tolist(), np.asarray(found.q, dtype=np.float64).tolist()))
             rows.append([q.get(token, float("nan")) for token in step.candidates])
         return np.array(rows)
 
     return estimate
+
+
+def _written(engine: Any, step: Step) -> tuple[int, ...]:
+    """The tokens after the prompt; none where writing on has changed the prompt's own tokens."""
+    prompt = tuple(engine.causal_lm.encode(step.prompt))
+    return step.prefix_ids[len(prompt) :] if step.prefix_ids[: len(prompt)] == prompt else ()
 
 
 def myopic(score: Score, lm: CausalLM) -> Estimator:

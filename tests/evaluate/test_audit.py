@@ -4,10 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from scone.config import SconeConfig
 from scone.errors import InputError
 from scone.evaluate import audit as auditing
 from scone.evaluate import estimators
+from scone.evaluate.models import Models
+from scone.evaluate.replay import next_token_after
 from scone.evaluate.rollouts import Rollouts, Step
 
 K, R = 10, 72
@@ -79,6 +83,8 @@ def test_next_token_is_matched_by_token(world):
     stored, _, _ = world
 
     class Engine:
+        config = SconeConfig(init="mask")
+
         def next_token(self, prefix, *, max_new_tokens, seed):
             assert (prefix, max_new_tokens) == ("prefix", 25)
             tokens = [7, 3, 99]
@@ -108,3 +114,30 @@ def test_too_few_rollouts_are_refused(world):
         auditing.audit(stored, phis, {}, target_rollouts=100)
     with pytest.raises(InputError, match="rollouts:9 needs 73"):
         estimators.plain_rollouts(9, stored, phis, kept_apart=64)
+
+
+def test_a_warm_engine_is_walked_to_where_decoding_would_be(names):
+    """In `generate` the q of a step is what the walk through the same tokens gives."""
+    models = Models(names, "sentiment")
+    engine = models.engine("positive", False, SconeConfig(top_k=4, min_mass=0.0, warmup=1, block=2))
+    prompt = models.lm.encode("the film was")
+    out = engine.generate(["the film was"], max_new_tokens=6, seed=3)
+    assert len(out.token_ids[0]) > 3
+    for i in (0, 1, 3):
+        found = next_token_after(engine, prompt, out.token_ids[0][:i], max_new_tokens=6 - i, seed=3)
+        torch.testing.assert_close(found.q, out.trace[0][i].q)
+        assert found.tokens.tolist() == out.trace[0][i].tokens.tolist()
+
+
+def test_estimate_of_a_warm_engine_depends_on_the_walk(names):
+    models = Models(names, "sentiment")
+    engine = models.engine("positive", False, SconeConfig(top_k=4, min_mass=0.0, warmup=1, block=2))
+    ids = models.lm.encode("the film was very good and nice")
+    candidates = models.lm.prefill([ids]).logits[0].topk(4).indices.tolist()
+    step = Step("the film was", "the film was very good and nice", "middle", 8, tuple(ids), tuple(candidates), 0)
+    rollouts = Rollouts(step, np.zeros(4), np.zeros((4, 1, 8), np.int32), Path("s"))
+    warm = estimators.next_token(lambda step: engine)(rollouts)
+    cold = estimators.next_token(lambda step: engine, walk=None)(rollouts)
+    walked = next_token_after(engine, ids[:3], ids[3:], max_new_tokens=8, seed=0)
+    np.testing.assert_allclose(warm[0], walked.q.numpy())
+    assert not np.allclose(warm, cold)
