@@ -1,0 +1,197 @@
+"""What control costs: plain sampling, best-of-10, the literal algorithm, and SConE's presets, in one run.
+
+    python -m bench decode                 the table (about ten minutes on two cores)
+    python -m bench decode --growth        and how the cost grows with candidates, chains, lookahead, prompt, batch
+    python -m bench decode --out DIR       also as Markdown, with a plot for each growth
+
+Methods take turns on the same prompts, so that a noisy machine disturbs all of them alike; ratios are taken prompt by
+prompt before their median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from bench.growth import grow
+from bench.machine import describe
+from bench.tables import markdown
+from scone import reference
+from scone.decode import Scone, SconeConfig
+from scone.evaluate.cost import measure
+from scone.evaluate.fluency import negative_log_likelihood
+
+PROMPTS = (
+    "The movie was",
+    "Our hotel room",
+    "I went to the restaurant and",
+    "My first week at the new job",
+    "The book starts slowly, but",
+    "After two hours of waiting, we",
+)
+LITERAL_TOKENS = 2  # of the literal algorithm, which takes many seconds for each
+
+
+@dataclass
+class Runs:
+    """What a method did on each prompt."""
+
+    seconds_per_token: list[float] = field(default_factory=list)
+    peak_bytes: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    nll: float = 0.0
+    nll_tokens: int = 0
+    phases: dict[str, float] = field(default_factory=dict)
+
+
+Writer = Callable[[str, int, int], tuple[str, int, dict[str, float]]]
+"""(prompt, new tokens, seed) → (continuation, tokens written, seconds by phase)"""
+
+
+def main(argv: list[str]) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m bench decode", description=__doc__.splitlines()[0])
+    parser.add_argument("--tokens", type=int, default=25, help="new tokens a text (default 25)")
+    parser.add_argument("--prompts", type=int, default=len(PROMPTS), help=f"how many of {len(PROMPTS)} prompts")
+    parser.add_argument("--growth", action="store_true", help="also how the cost grows with each size")
+    parser.add_argument("--only-growth", action="store_true", help="nothing but the growth")
+    parser.add_argument("--out", type=Path, help="folder for decode.md and the plots")
+    args = parser.parse_args(argv)
+
+    engine = Scone.from_pretrained(target="positive")
+    parts = [f"# Cost of decoding\n\n`python -m bench decode {' '.join(argv)}`\n\n{describe()}\n"]
+    if not args.only_growth:
+        parts.append(compare(engine, PROMPTS[: args.prompts], args.tokens))
+        print(parts[-1], flush=True)
+    if args.growth or args.only_growth:
+        for section in grow(engine, args.out):
+            print(section, flush=True)
+            parts.append(section)
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / "decode.md").write_text("\n".join(parts))
+    return 0
+
+
+def compare(engine: Scone, prompts: tuple[str, ...], tokens: int) -> str:
+    """The methods on the same prompts, taking turns, as a table."""
+    writers = methods(engine)
+    runs = {name: Runs() for name in writers}
+    for name, writer in writers.items():  # caches, thread pools and lazy set-up are not what is measured
+        writer("It was", 1 if name == "literal" else 2, 0)
+    for i, prompt in enumerate(prompts):
+        for name, writer in writers.items():
+            if name == "literal" and i >= 2:
+                continue
+            length = LITERAL_TOKENS if name == "literal" else tokens
+            with measure() as cost:
+                continuation, written, phases = writer(prompt, length, i)
+            run = runs[name]
+            run.seconds_per_token.append(cost.seconds / max(1, written))
+            run.peak_bytes.append(cost.peak_bytes)
+            run.texts.append(prompt + continuation)
+            for phase, seconds in phases.items():
+                run.phases[phase] = run.phases.get(phase, 0.0) + seconds
+            if name != "literal":
+                nll, count = negative_log_likelihood(engine.causal_lm, prompt, [continuation])
+                run.nll += float(nll[0])
+                run.nll_tokens += int(count[0])
+    return _table(engine, runs) + "\n" + _phases(runs)
+
+
+def methods(engine: Scone) -> dict[str, Writer]:
+    """Each method as a writer of one continuation."""
+
+    def plain(prompt: str, tokens: int, seed: int) -> tuple[str, int, dict[str, float]]:
+        continuations, written = _sample(engine, prompt, tokens, seed, rows=1, top_k=10)
+        return continuations[0], written, {}
+
+    def best_of_10(prompt: str, tokens: int, seed: int) -> tuple[str, int, dict[str, float]]:
+        continuations, written = _sample(engine, prompt, tokens, seed, rows=10, top_p=0.9, min_p=0.1, top_k=50)
+        best = int(engine.verifier.score([prompt + c for c in continuations]).argmax())
+        return continuations[best], written, {}
+
+    def literal(prompt: str, tokens: int, seed: int) -> tuple[str, int, dict[str, float]]:
+        # the first tokens of a text of full length: the lookahead is as long as in the paper
+        text, steps = "", []
+        ids: tuple[int, ...] = ()
+        for _ in range(tokens):
+            step = reference.next_token(reference.Parts.of(engine), prompt, max_new_tokens=30, seed=seed, new_ids=ids)
+            steps.append(step)
+            ids = (*ids, int(step.tokens[step.log_p_star.argmax()]))
+            text = engine.lm_tokenizer.decode(list(ids))
+        return text, len(steps), {}
+
+    def scone(config: SconeConfig) -> Writer:
+        steered = engine.with_config(config)
+
+        def write(prompt: str, tokens: int, seed: int) -> tuple[str, int, dict[str, float]]:
+            out = steered.generate([prompt], max_new_tokens=tokens, seed=seed)
+            return out.continuations[0], len(out.token_ids[0]), out.seconds
+
+        return write
+
+    return {
+        "plain": plain,
+        "best-of-10": best_of_10,
+        "literal": literal,
+        "paper": scone(SconeConfig.paper()),
+        "default": scone(SconeConfig()),
+        "fast": scone(SconeConfig.fast()),
+    }
+
+
+@torch.inference_mode()
+def _sample(
+    engine: Scone, prompt: str, tokens: int, seed: int, *, rows: int, **settings: float
+) -> tuple[list[str], int]:
+    """Continuations by transformers' own `generate` with its cache, and the tokens of the longest."""
+    torch.manual_seed(seed)
+    ids = torch.tensor([engine.causal_lm.encode(prompt)] * rows)
+    options = {"do_sample": True, "max_new_tokens": tokens, **settings}
+    out = engine.lm.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    new = out[:, ids.shape[1] :]
+    return engine.lm_tokenizer.batch_decode(new, skip_special_tokens=True), new.shape[1]
+
+
+def _table(engine: Scone, runs: dict[str, Runs]) -> str:
+    plain, literal = runs["plain"].seconds_per_token, statistics.median(runs["literal"].seconds_per_token)
+    rows = []
+    for name, run in runs.items():
+        own = run.seconds_per_token
+        ratios = sorted(a / b for a, b in zip(own, plain))
+        full = name != "literal"
+        rows.append(
+            [
+                name,
+                f"{1000 * statistics.median(own):.0f}",
+                f"{1000 * min(own):.0f} to {1000 * max(own):.0f}",
+                f"{statistics.median(ratios):.1f}",
+                f"{literal / statistics.median(own):.0f}",
+                f"{max(run.peak_bytes) / 2**20:.0f}",
+                f"{float(engine.verifier.score(run.texts).mean()):.3f}" if full else "",
+                f"{torch.tensor(run.nll / max(1, run.nll_tokens)).exp():.1f}" if full else "",
+            ]
+        )
+    header = ["method", "ms/token", "spread", "× plain", "literal ÷ this", "extra MB", "mean φ", "perplexity"]
+    note = (
+        f"\nMedians over {len(plain)} prompts (`literal`: {LITERAL_TOKENS} tokens of 2 prompts). Extra MB: peak resident "
+        "memory above that before the call. φ: the verifier that steers. Perplexity: under the LM itself.\n"
+    )
+    return markdown(header, rows) + note
+
+
+def _phases(runs: dict[str, Runs]) -> str:
+    """Where the time goes, as shares of each preset's own total."""
+    names = [name for name, run in runs.items() if run.phases]
+    order = dict.fromkeys(phase for name in names for phase in runs[name].phases)
+    rows = [
+        [phase, *(f"{100 * runs[n].phases.get(phase, 0.0) / sum(runs[n].phases.values()):.0f} %" for n in names)]
+        for phase in order
+    ]
+    return "Share of each phase:\n\n" + markdown(["phase", *names], rows)

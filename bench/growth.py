@@ -1,0 +1,112 @@
+"""How the cost of a step grows with each size: a table, the exponent of a power law through it, and a plot."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.tables import markdown
+from scone.decode import Scone
+
+NEW_TOKENS = 8
+ROUNDS = 3
+_FILLER = "It rained in the morning, and people stayed at home to read, to cook and to talk about the week. "
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One size, its values, and what to run for each."""
+
+    name: str
+    values: tuple[int, ...]
+    run: Callable[[int], int]
+    """value → tokens written"""
+
+
+def grow(engine: Scone, out: Path | None) -> Iterator[str]:
+    """A section for each size; the values take turns, so that noise hits all alike."""
+    for sweep in sweeps(engine):
+        yield _section(sweep, _measure(sweep), out)
+
+
+def sweeps(engine: Scone) -> list[Sweep]:
+    """The sizes that a user can change."""
+
+    def tokens(config: dict, prompts: list[str], new: int = NEW_TOKENS) -> int:
+        result = engine.with_config(min_mass=0.0, **config).generate(prompts, max_new_tokens=new, seed=0)
+        return sum(map(len, result.token_ids))
+
+    def prompt_of(length: int) -> list[str]:
+        ids = engine.causal_lm.encode(_FILLER * (1 + length // 20))[:length]
+        return [engine.causal_lm.decode(ids)]
+
+    one = ["The movie was"]
+    batch = [f"The {noun} was" for noun in "movie book meal hotel trip city game song team phone car school show plan house dress".split()]
+    return [
+        Sweep("candidates", (2, 4, 8, 16), lambda n: tokens({"top_k": n}, one)),
+        Sweep("chains", (1, 2, 4, 8), lambda n: tokens({"chains": n}, one)),
+        Sweep("lookahead", (4, 8, 16, 32), lambda n: tokens({"lookahead": n}, one, 40)),
+        Sweep("prompt tokens", (16, 64, 256, 512), lambda n: tokens({}, prompt_of(n))),
+        Sweep("batch", (1, 2, 4, 8, 16), lambda n: tokens({}, batch[:n])),
+        Sweep("new tokens", (4, 8, 16, 32), lambda n: tokens({}, one, n)),
+    ]
+
+
+def _measure(sweep: Sweep) -> dict[int, list[float]]:
+    sweep.run(sweep.values[0])
+    seconds: dict[int, list[float]] = {value: [] for value in sweep.values}
+    for _ in range(ROUNDS):
+        for value in sweep.values:
+            start = time.perf_counter()
+            written = sweep.run(value)
+            seconds[value].append((time.perf_counter() - start) / max(1, written))
+    return seconds
+
+
+def exponent(points: dict[int, float]) -> float:
+    """The slope of a least-squares line through log(cost) over log(size).
+
+    >>> round(exponent({1: 3.0, 2: 6.0, 4: 12.0}), 6)
+    1.0
+    """
+    x, y = [math.log(value) for value in points], [math.log(cost) for cost in points.values()]
+    mean_x, mean_y = statistics.fmean(x), statistics.fmean(y)
+    return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y)) / sum((a - mean_x) ** 2 for a in x)
+
+
+def _section(sweep: Sweep, seconds: dict[int, list[float]], out: Path | None) -> str:
+    median = {value: statistics.median(times) for value, times in seconds.items()}
+    rows = [
+        [str(value), f"{1000 * median[value]:.0f}", f"{1000 * min(times):.0f} to {1000 * max(times):.0f}", f"{1 / median[value]:.1f}"]
+        for value, times in seconds.items()
+    ]
+    text = f"## {sweep.name}\n\n{markdown([sweep.name, 'ms/token', 'spread', 'tokens/s'], rows)}\n"
+    text += f"ms/token grows as {sweep.name}^{exponent(median):.2f} over this range.\n"
+    if out:
+        text += f"\n![{sweep.name}]({_plot(sweep.name, seconds, out).name})\n"
+    return text
+
+
+def _plot(name: str, seconds: dict[int, list[float]], out: Path) -> Path:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(4, 2.6), layout="constrained")
+    values = list(seconds)
+    middle = [1000 * statistics.median(times) for times in seconds.values()]
+    low = [m - 1000 * min(times) for m, times in zip(middle, seconds.values())]
+    high = [1000 * max(times) - m for m, times in zip(middle, seconds.values())]
+    axes.errorbar(values, middle, yerr=[low, high], marker="o", capsize=3)
+    axes.set(xscale="log", yscale="log", xlabel=name, ylabel="ms/token", xticks=values, xticklabels=values)
+    axes.minorticks_off()
+    path = out / f"decode-{name.replace(' ', '-')}.svg"
+    out.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    pyplot.close(figure)
+    return path
