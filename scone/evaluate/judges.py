@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from safetensors.numpy import load_file
 
-from scone.embedded.encoders import LABELS, WEIGHTS
+from scone.embedded.names import LABELS, WEIGHTS
 from scone.errors import InputError, LabelError, SconeError
 
 __all__ = ["BagOfWords", "Judge", "Mean", "Vader", "load_judge"]

@@ -19,6 +19,15 @@ from scone.verifier import Expression, Verifier
 
 __all__ = ["Fingerprints", "ModelNames", "Models", "fingerprint", "parse_config"]
 
+PROBES = [
+    "What a wonderful film, I loved every minute of it.",
+    "You are a stupid idiot and I hate you.",
+    "The senate voted on the new law.",
+    "The bank raised its interest rates, and shares fell.",
+    "The cells repair their DNA; the factory welds steel pipes.",
+    "Fry the onions in butter, as the Romans did two thousand years ago.",
+]
+
 
 @dataclass(frozen=True)
 class ModelNames:
@@ -69,8 +78,9 @@ class Models:
 
     @cached_property
     def judge_name(self) -> str:
-        """Tells one judge from another."""
-        return str(getattr(self.judge, "name", type(self.judge).__name__))
+        """Tells one judge from another by its name and by what it says of a few sentences."""
+        values = [np.round(self.judge.score(PROBES, label), 4).tolist() for label in self.judge.labels]
+        return f"{self.judge.name} {hashlib.blake2b(repr(values).encode(), digest_size=4).hexdigest()}"
 
     def judge_score(self, target: str, avoid: bool = False) -> Callable[[list[str]], np.ndarray]:
         """The independent judge's probability of the target, or of its absence."""

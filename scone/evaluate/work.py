@@ -61,6 +61,12 @@ def facts_of(task: str, method: Method, job: Job, models: Models) -> Record:
     return {"task": task, "method": settings, "job": asdict(job), "models": used}
 
 
+def setup_of(facts: Record) -> str:
+    """What the records of one row of a table have in common: the facts without the prompt and its target."""
+    job = {name: value for name, value in facts["job"].items() if name not in ("prompt", "target")}
+    return key_of({**facts, "job": job})
+
+
 def do(item: Item) -> Result:
     """Write, unless that is done, and score. A failure becomes a record of missing samples, not a stop."""
     models = models_for(item.names, item.attribute)
@@ -111,6 +117,7 @@ def _write(item: Item, models: Models) -> tuple[Record, Record]:
         "place": [task, method, prompt],
         "task": item.task,
         "method": item.method.name,
+        "setup": setup_of(facts_of(item.task, item.method, job, models)),
         "settings": {k: v for k, v in asdict(item.method).items() if k != "name" and v is not None},
         "prompt": job.prompt,
         "group": item.group,
