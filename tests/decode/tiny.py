@@ -154,6 +154,14 @@ def _seeded(make: Any, seed: int, scale: float = 6.0) -> Any:
     return model
 
 
+def _prefers_words(model: Any, tok: Any) -> Any:
+    """Zero logits for bytes that are no text of their own, so that most candidates are readable."""
+    readable = torch.tensor([tok.decode([i]).isprintable() and tok.decode([i]).isascii() for i in range(len(tok))])
+    with torch.no_grad():
+        model.get_output_embeddings().weight[~readable] = 0
+    return model
+
+
 @cache
 def llama(seed: int = 0) -> tuple[Any, Any]:
     """A causal LM with rotary positions and its byte-level tokenizer."""
@@ -162,7 +170,7 @@ def llama(seed: int = 0) -> tuple[Any, Any]:
         vocab_size=len(tok), max_position_embeddings=256, eos_token_id=tok.eos_token_id, bos_token_id=None,
         num_key_value_heads=1, **_SIZES,
     )  # fmt: skip
-    return _seeded(lambda: LlamaForCausalLM(config), seed), tok
+    return _prefers_words(_seeded(lambda: LlamaForCausalLM(config), seed), tok), tok
 
 
 @cache
@@ -173,7 +181,7 @@ def gpt2(seed: int = 0) -> tuple[Any, Any]:
         vocab_size=len(tok), n_positions=128, n_embd=32, n_layer=2, n_head=2,
         eos_token_id=tok.eos_token_id, bos_token_id=tok.eos_token_id,
     )  # fmt: skip
-    return _seeded(lambda: GPT2LMHeadModel(config), seed), tok
+    return _prefers_words(_seeded(lambda: GPT2LMHeadModel(config), seed), tok), tok
 
 
 def masked_lm(family: str, tokenizer: Any = None, seed: int = 1) -> tuple[Any, Any]:
@@ -205,4 +213,7 @@ def classifier(tokenizer: Any = None, *, labels: int = 2, seed: int = 2, **optio
         vocab_size=len(tok), pad_token_id=tok.pad_token_id, id2label=dict(enumerate(names)),
         label2id={n: i for i, n in enumerate(names)}, **_SIZES, **options,
     )  # fmt: skip
-    return _seeded(lambda: BertForSequenceClassification(config), seed, scale=4.0), tok
+    model = _seeded(lambda: BertForSequenceClassification(config), seed)
+    with torch.no_grad():
+        model.classifier.weight.mul_(5)  # so that φ differs from text to text
+    return model, tok

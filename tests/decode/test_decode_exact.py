@@ -1,0 +1,158 @@
+"""Cases in which the right q can be enumerated."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import BertConfig, BertForMaskedLM
+
+from scone.decode import Scone, SconeConfig, Verifier
+
+WORDS = ["aba", "bab", "caa", "bcc", "abc"]
+
+
+def word_tokenizer(words: list[str]) -> Any:
+    vocab = {token: i for i, token in enumerate([*tiny.BERT_SPECIAL.values(), *words])}
+    tok = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    tok.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tiny._finish(tok, tiny.BERT_SPECIAL, ("[CLS]", "[SEP]"))
+
+
+def letter_tokenizer() -> Any:
+    vocab = {token: i for i, token in enumerate([*tiny.BERT_SPECIAL.values(), *" cab"])}
+    tok = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    tok.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tok.decoder = decoders.Fuse()
+    return tiny._finish(tok, tiny.BERT_SPECIAL, ("[CLS]", "[SEP]"))
+
+
+def piece_tokenizer() -> Any:
+    """WordPiece that cuts each of WORDS in two."""
+    starts, ends = sorted({w[:1] for w in WORDS}), sorted({"##" + w[1:] for w in WORDS})
+    vocab = {token: i for i, token in enumerate([*tiny.BERT_SPECIAL.values(), *starts, *ends])}
+    tok = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    tok.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tok.decoder = decoders.WordPiece(prefix="##")
+    return tiny._finish(tok, tiny.BERT_SPECIAL, ("[CLS]", "[SEP]"))
+
+
+def byte_tokenizer() -> Any:
+    """Every byte a token, spaces included."""
+    vocab = {c: i + 5 for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    vocab |= {token: i for i, token in enumerate(tiny.BERT_SPECIAL.values())}
+    tok = Tokenizer(models.BPE(vocab, []))
+    tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tok.decoder = decoders.ByteLevel()
+    return tiny._finish(tok, tiny.BERT_SPECIAL, ("[CLS]", "[SEP]"))
+
+
+def factorised_masked_lm(tokenizer: Any) -> Any:
+    """Without layers, what stands at a masked position depends on the position alone: conditionals factorise."""
+    torch.manual_seed(5)
+    config = BertConfig(
+        vocab_size=len(tokenizer), num_hidden_layers=0, hidden_size=16, num_attention_heads=2, tie_word_embeddings=False
+    )
+    model = BertForMaskedLM(config).eval()
+    with torch.no_grad():
+        model.cls.predictions.decoder.weight.normal_(std=1.0)
+        model.bert.embeddings.position_embeddings.weight.normal_(std=1.0)
+    return model
+
+
+def linear_verifier(tokenizer: Any, *, weigh_positions: bool) -> Any:
+    """φ = 0.5 + Σ_t a_t w · emb_t; a_t falls with the position or is 1."""
+    generator = torch.Generator().manual_seed(9)
+    table = torch.randn(len(tokenizer), 8, generator=generator)
+    w = torch.randn(8, generator=generator) / 400
+
+    def judge(embeds: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(embeds.shape[1], device=embeds.device)
+        a = 1 / (1 + places) if weigh_positions else torch.ones(embeds.shape[1])
+        return 0.5 + ((embeds @ w) * a * mask).sum(1)
+
+    return Verifier.from_module(judge, tokenizer, table, output="prob")
+
+
+@torch.no_grad()
+def enumerated(engine: Scone, text: str, length: int) -> float:
+    """E[φ] over every future of `length` tokens, weighted by the product of the conditionals."""
+    mlm, surfaces = engine.controller.mlm, engine.controller.surfaces
+    fixed = mlm.encode(text)
+    ids = torch.tensor([[*mlm.opening, *fixed, *[mlm.mask_id] * length, *mlm.closing]])
+    logits = mlm.model(input_ids=ids).logits[0, len(mlm.opening) + len(fixed) :][:length]
+    p = logits.masked_fill(~mlm.keep, -torch.inf).softmax(-1).double()
+    futures = list(itertools.product(mlm.keep.nonzero()[:, 0].tolist(), repeat=length))
+    weights = torch.stack([torch.stack([p[t, y] for t, y in enumerate(f)]).prod() for f in futures])
+    scores = engine.verifier.score([text + surfaces.write(f)[0] for f in futures]).double()
+    assert abs(weights.sum().item() - 1) < 1e-6
+    return float((weights * scores).sum())
+
+
+@pytest.mark.parametrize("marginals", ["sweep", "masked"])
+@pytest.mark.parametrize(
+    ("verifier_tokenizer", "weigh_positions"),
+    [
+        (lambda: None, True),  # the same tokenizer: ids pass straight through
+        (lambda: word_tokenizer(WORDS[::-1]), True),
+        (letter_tokenizer, False),
+        (piece_tokenizer, False),
+        (byte_tokenizer, False),
+    ],
+    ids=["same", "words", "letters", "pieces", "bytes"],
+)
+def test_estimate_is_exact_for_a_linear_verifier(
+    verifier_tokenizer: Any, weigh_positions: bool, marginals: str
+) -> None:
+    tokenizer = word_tokenizer(WORDS)
+    verifier = linear_verifier(verifier_tokenizer() or tokenizer, weigh_positions=weigh_positions)
+    config = SconeConfig(
+        lookahead=3, min_mass=0, marginals=marginals, linearise="prob", taylor="position", taylor_scale=1, top_k=4
+    )
+    engine = Scone(tiny.llama(), (factorised_masked_lm(tokenizer), tokenizer), verifier, config)
+    # A grammar that leaves words of three letters, so that each candidate is a whole word for every tokenizer.
+    allowed = [engine.lm_tokenizer(f" {c}", add_special_tokens=False)["input_ids"][-1] for c in "abc"]
+
+    def letters_only(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        kept = torch.full_like(scores, -torch.inf)
+        kept[:, allowed] = scores[:, allowed]
+        return kept
+
+    step = engine.next_token("aba ab", max_new_tokens=20, seed=3, logits_processor=[letters_only])
+    assert len(step.tokens) == 3
+    for token, q in zip(step.tokens.tolist(), step.q.tolist()):
+        text = "aba ab" + engine.lm_tokenizer.decode([token])
+        assert q == pytest.approx(enumerated(engine, text, 3), abs=1e-5)
+
+
+def test_position_and_mean_forms_agree_where_the_gradient_is_the_same_everywhere() -> None:
+    """With one future position the paper's mean form and the position form are the same number."""
+    tokenizer = word_tokenizer(WORDS)
+    base = SconeConfig(lookahead=1, min_mass=0, linearise="prob", taylor_scale=1, marginals="masked")
+    engine = Scone(
+        tiny.llama(),
+        (factorised_masked_lm(tokenizer), tokenizer),
+        linear_verifier(tokenizer, weigh_positions=True),
+        base,
+    )
+    position = engine.next_token("aba", max_new_tokens=9)
+    mean = engine.with_config(taylor="mean").next_token("aba", max_new_tokens=9)
+    assert torch.allclose(position.q, mean.q, atol=1e-6)
+    assert position.q.std() > 1e-6
+
+
+def test_taylor_scale_interpolates_between_sample_and_expectation() -> None:
+    tokenizer = word_tokenizer(WORDS)
+    base = SconeConfig(lookahead=4, min_mass=0, linearise="prob", marginals="masked")
+    parts = (
+        tiny.llama(),
+        (factorised_masked_lm(tokenizer), tokenizer),
+        linear_verifier(tokenizer, weigh_positions=True),
+    )
+    q = [Scone(*parts, base.replace(taylor_scale=s)).next_token("aba", max_new_tokens=9).q for s in (0.0, 0.5, 1.0)]
+    assert torch.allclose(q[1], (q[0] + q[2]) / 2, atol=1e-6)
+    assert not torch.allclose(q[0], q[2], atol=1e-4)

@@ -1,0 +1,192 @@
+"""generate, stream and next_token: batches, seeds, ends of texts, chats, traces."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import tiny
+import torch
+
+from scone.decode import Scone, SconeConfig, Verifier
+
+PROMPTS = ["the movie was", "a nice day", "what a wonderful old picture of the river it is"]
+
+
+@pytest.mark.parametrize("lm", [tiny.llama, tiny.gpt2], ids=["rotary", "absolute"])
+@pytest.mark.parametrize("init", ["warm", "lm", "mask"])
+def test_a_prompt_does_not_notice_its_batch(positive: Verifier, lm: object, init: str) -> None:
+    config = SconeConfig(init=init, taylor_scale=0.5, min_mass=0, lookahead=5, block=2, iterations=2, chains=2, top_k=4)
+    engine = Scone(lm(), tiny.masked_lm("bert"), positive, config)
+    together = engine.generate(PROMPTS, max_new_tokens=4, num_return_sequences=2, seed=6)
+    for i, prompt in enumerate(PROMPTS):
+        alone = engine.generate([prompt], max_new_tokens=4, num_return_sequences=2, seed=6)
+        assert alone.token_ids == together.token_ids[2 * i : 2 * i + 2]
+        for a, b in zip(alone.trace[0], together.trace[2 * i]):
+            assert torch.allclose(a.q, b.q, atol=1e-4)
+
+
+def test_copies_differ_and_seeds_repeat(engine: Scone) -> None:
+    out = engine.generate(["the movie was"], max_new_tokens=5, num_return_sequences=3, seed=0)
+    assert len({tuple(ids) for ids in out.token_ids}) == 3
+    assert engine.generate(["the movie was"], max_new_tokens=5, num_return_sequences=3, seed=0).texts == out.texts
+    assert engine.generate(["the movie was"], max_new_tokens=5, seed=0).texts == out.texts[:1]
+    assert engine.generate(["the movie was"], max_new_tokens=5, seed=1).texts != out.texts[:1]
+
+
+def test_seeds_repeat_across_processes_and_thread_counts(engine: Scone) -> None:
+    program = """
+import sys, torch
+torch.set_num_threads(int(sys.argv[1]))
+sys.path.insert(0, sys.argv[2])
+import tiny
+from scone.decode import Scone, SconeConfig, Verifier
+config = SconeConfig(min_mass=0, taylor_scale=1.0, lookahead=6, block=3, iterations=2, top_k=6)
+engine = Scone(tiny.llama(), tiny.masked_lm("bert"), Verifier(*tiny.classifier(), target="positive"), config)
+print(engine.generate(["the movie was"], max_new_tokens=3, seed=0).token_ids)
+"""
+    expected = str(engine.generate(["the movie was"], max_new_tokens=3, seed=0).token_ids)
+    run = [sys.executable, "-c", program, "2", tiny.__file__.rpartition("/")[0]]
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip().endswith(expected)
+
+
+def test_output_is_complete(engine: Scone) -> None:
+    out = engine.generate(PROMPTS[:2], max_new_tokens=3, num_return_sequences=2, seed=2)
+    assert len(out) == len(out.continuations) == len(out.token_ids) == len(out.trace) == 4
+    for text, continuation, prompt in zip(out.texts, out.continuations, [PROMPTS[0]] * 2 + [PROMPTS[1]] * 2):
+        assert text == prompt + continuation
+    assert torch.allclose(out.scores, engine.verifier.score(out.texts))
+    for ids, steps in zip(out.token_ids, out.trace):
+        assert [step.token for step in steps] == ids
+        for step in steps:
+            assert step.log_p_star.exp().sum() == pytest.approx(1, abs=1e-5)
+            assert step.tokens.shape == step.log_p.shape == step.q.shape == step.log_p_star.shape
+    assert {"prefill", "propose", "look ahead", "estimate", "reweigh", "sample", "commit"} <= set(out.seconds)
+
+
+def test_next_token_is_the_first_step_of_generate(engine: Scone) -> None:
+    step = engine.next_token("the movie was", max_new_tokens=7, seed=9)
+    first = engine.generate(["the movie was"], max_new_tokens=7, seed=9).trace[0][0]
+    assert torch.equal(step.tokens, first.tokens)
+    assert torch.allclose(step.q, first.q, atol=1e-6)
+
+
+def test_stream_is_generate_in_pieces(engine: Scone) -> None:
+    out = engine.generate(["the movie was"], max_new_tokens=8, seed=3)
+    pieces = list(engine.stream("the movie was", max_new_tokens=8, seed=3))
+    assert "".join(pieces) == out.continuations[0]
+    assert len(pieces) > 1
+
+
+def test_text_ends_at_the_stop_token(engine: Scone) -> None:
+    """An end-of-text candidate needs no lookahead: its q is φ of what stands there already."""
+    eos = engine.lm_tokenizer.eos_token_id
+
+    def eos_or(other: int):
+        def process(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            kept = torch.full_like(scores, -torch.inf)
+            kept[:, [eos, other]] = torch.tensor([1.0, 0.0])
+            return kept
+
+        return process
+
+    step = engine.next_token("the movie was", logits_processor=[eos_or(20)])
+    at = step.tokens.tolist().index(eos)
+    assert step.q[at] == pytest.approx(float(engine.verifier.score("the movie was")), abs=1e-5)
+    out = engine.generate(["the movie was"], max_new_tokens=6, do_sample=False, logits_processor=[eos_or(eos)])
+    assert out.token_ids == [[eos]] and out.continuations == [""] and out.finish_reasons == ["stop"]
+
+
+def test_texts_that_end_early_leave_the_batch_alone(engine: Scone) -> None:
+    eos = engine.lm_tokenizer.eos_token_id
+    short = len(engine.causal_lm.encode(PROMPTS[1]))
+
+    def end_the_second(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if ids[0, :short].tolist() != engine.causal_lm.encode(PROMPTS[1]) or ids.shape[1] != short + 2:
+            return scores
+        kept = torch.full_like(scores, -torch.inf)
+        kept[:, eos] = 0
+        return kept
+
+    out = engine.generate(PROMPTS, max_new_tokens=5, seed=1, logits_processor=[end_the_second])
+    assert [len(ids) for ids in out.token_ids] == [5, 3, 5]
+    alone = engine.generate(PROMPTS[2:], max_new_tokens=5, seed=1)
+    assert out.token_ids[2] == alone.token_ids[0]
+
+
+def test_stop_strings_are_cut_and_never_shown(engine: Scone) -> None:
+    whole = engine.generate(["the movie was"], max_new_tokens=8, seed=3).continuations[0]
+    stop = whole[3:5]
+    out = engine.generate(["the movie was"], max_new_tokens=8, seed=3, stop=stop)
+    assert stop not in out.continuations[0]
+    pieces = list(engine.stream("the movie was", max_new_tokens=8, seed=3, stop=stop))
+    assert "".join(pieces) == out.continuations[0]
+
+
+def test_stop_string_ends_the_text(engine: Scone) -> None:
+    plain = engine.with_config(strength=0)
+    whole = plain.generate(["the movie was"], max_new_tokens=8, seed=3).continuations[0]
+    out = plain.generate(["the movie was"], max_new_tokens=8, seed=3, stop=["never there", whole[2:4]])
+    assert out.continuations[0] == whole[: whole.index(whole[2:4])]
+    assert out.finish_reasons == ["stop"]
+
+
+def test_last_step_is_exact(engine: Scone) -> None:
+    step = engine.next_token("the movie was", max_new_tokens=1)
+    texts = [engine.causal_lm.decode([*engine.causal_lm.encode("the movie was"), int(t)]) for t in step.tokens]
+    assert torch.allclose(step.q, engine.verifier.score(texts), atol=1e-5)
+
+
+def test_candidates_that_cannot_matter_get_no_lookahead(engine: Scone) -> None:
+    def peaked(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        kept = torch.full_like(scores, -torch.inf)
+        kept[:, [40, 41, 42]] = torch.tensor([5.0, 4.5, -6.0])
+        return kept
+
+    full = engine.next_token("the movie was", logits_processor=[peaked])
+    some = engine.with_config(min_mass=0.01).next_token("the movie was", logits_processor=[peaked])
+    assert torch.allclose(full.q[:2], some.q[:2], atol=1e-6)
+    share = some.log_p[:2].softmax(0)
+    assert some.q[2] == pytest.approx(float((share * some.q[:2]).sum()), abs=1e-5)
+    settled = engine.with_config(min_mass=0.7).next_token("the movie was", logits_processor=[peaked])
+    assert settled.q.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_chat(engine: Scone) -> None:
+    tokenizer = engine.lm_tokenizer
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}reply:{% endif %}"
+    try:
+        chat = [{"role": "user", "content": "the movie"}]
+        out = engine.generate(chat, max_new_tokens=4, seed=2)
+        assert out.texts == out.continuations and len(out.texts) == 1
+        assert torch.allclose(out.scores, engine.verifier.score(out.continuations))
+        both = engine.generate([chat, [{"role": "user", "content": "a nice day it is"}]], max_new_tokens=4, seed=2)
+        assert both.token_ids[0] == out.token_ids[0]
+        rendered = engine.with_config(strength=0).generate(["user: the movie\nreply:"], max_new_tokens=4, seed=2)
+        assert engine.with_config(strength=0).generate(chat, max_new_tokens=4, seed=2).token_ids == rendered.token_ids
+    finally:
+        tokenizer.chat_template = None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    import copy
+
+    lm, masked, judge = (
+        (copy.deepcopy(model).to(dtype), tok)
+        for model, tok in (tiny.llama(), tiny.masked_lm("bert"), tiny.classifier())
+    )
+    engine = Scone(lm, masked, Verifier(*judge, target="positive"), SconeConfig(taylor_scale=1, lookahead=5, top_k=4))
+    out = engine.generate(["the movie was"], max_new_tokens=3)
+    assert out.scores.dtype == torch.float32 and len(out.token_ids[0]) == 3
+
+
+def test_long_prompts_keep_the_end(engine: Scone) -> None:
+    """Masked LM and verifier hold 512 tokens; a longer text is judged by its end."""
+    lm = tiny.llama()
+    prompt = "the movie was a great film " * 9  # 200 tokens of the LM or so
+    narrow = engine.with_config(context_window=7)
+    step = narrow.next_token(prompt, max_new_tokens=8)
+    assert step.q.isfinite().all()
+    assert len(lm[1](prompt)["input_ids"]) > 60
