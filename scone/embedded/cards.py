@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scone.embedded.cache import checksum
-from scone.embedded.encoders import WEIGHTS
+from scone.embedded.names import WEIGHTS
 from scone.embedded.packages import MINILM, SMOLLM2, Package
 
 ROLES = {

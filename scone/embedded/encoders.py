@@ -18,15 +18,9 @@ from transformers import (
 
 from scone.embedded.adapters import Tensors, merge, unpack
 from scone.embedded.errors import MissingModelError
+from scone.embedded.names import LABELS, WEIGHTS
 from scone.embedded.packages import MINILM
 from scone.errors import InputError
-
-WEIGHTS = Path(__file__).parent / "weights"
-LABELS: dict[str, tuple[str, ...]] = {
-    "sentiment": ("negative", "positive"),
-    "toxicity": ("clean", "toxic"),
-    "topic": ("politics", "finance", "science", "food", "history", "industrial"),
-}
 
 
 def load_masked_lm() -> tuple[BertForMaskedLM, PreTrainedTokenizerBase]:

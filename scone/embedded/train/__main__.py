@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from scone.embedded.cache import cache_folder
-from scone.embedded.encoders import LABELS, WEIGHTS
+from scone.embedded.names import LABELS, WEIGHTS
 from scone.embedded.train import classifier, judges, mlm, publish, tasks
 
 MINUTES = {"mlm": 100.0, "sentiment": 15.0, "toxicity": 8.0, "topic": 8.0}

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from scone.embedded.encoders import LABELS
+from scone.embedded.names import LABELS
 from scone.embedded.train.classifier import Example, break_off
 from scone.embedded.train.tasks import EXAMPLES
 from scone.evaluate.judges import BUCKETS, BagOfWords, buckets

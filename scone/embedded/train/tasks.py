@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 
-from scone.embedded.encoders import LABELS
+from scone.embedded.names import LABELS
 from scone.embedded.train import text
 from scone.embedded.train.classifier import Example, Task
 from scone.embedded.train.written import written
@@ -52,7 +52,7 @@ def _excerpts(review: str) -> Iterable[str]:
 
 
 def clear(examples: Iterable[Example]) -> list[Example]:
-    """Those on whose polarity people agree: a mean rating of at least one point from neutral, or a critic's verdict."""
+    """Those on whose polarity people agree: their mean rating is at least a point from neutral, on a scale of four."""
     return [example for example in examples if max(example.target) > 0.88]
 
 
@@ -131,11 +131,11 @@ def held_out(name: str, split: str) -> dict[str, list[Example]]:
     """The texts of a held-out split on which a verifier is measured, by kind."""
     groups = EXAMPLES[name](split)
     if name == "sentiment":
-        sentences = clear(groups["critic"] + groups["rated"])
+        sentences = clear(groups["rated"])
         short = [example for example in sentences if 5 <= len(example.text.split()) <= 25]
-        return {"sentences": sentences, "short": short, "critics": groups["critic"], "reviews": groups["review"]}
+        return {"sentences": sentences, "short": short, "critics": groups["critic"], "reviews": groups["review"][:400]}
     if name == "toxicity":
-        return {"comments": groups["toxic"] + groups["clean"], "other": groups["other"]}
+        return {"comments": groups["toxic"] + groups["clean"], "other": groups["other"][-300:]}
     paragraphs = [example for group in groups.values() for example in group]
     return {"paragraphs": paragraphs} | {
         origin: [example for name, group in groups.items() if name.endswith(origin) for example in group]
@@ -145,6 +145,7 @@ def held_out(name: str, split: str) -> dict[str, list[Example]]:
 
 def task(name: str) -> Task:
     """A verifier's training and validation texts."""
-    validation = next(iter(held_out(name, "validation").values()))
+    held = held_out(name, "validation")
+    validation = held["sentences"] + held["critics"] if name == "sentiment" else next(iter(held.values()))
     groups = {group: examples for group, examples in EXAMPLES[name]("train").items() if examples}
     return Task(name, LABELS[name], groups, validation)
