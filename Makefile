@@ -47,6 +47,7 @@ $(REQUIRED): $(CREATED) pyproject.toml constraints.txt
 $(INSTALLED): $(REQUIRED) $(EXTENSION_SOURCES)
 	$(SAY) 'installing SConE and building its extension'
 	@$(PIP) install -c constraints.txt $(EXTRA_INDEX) --no-build-isolation -e '.[embedded,triton,evaluate,dev]'
+	@$(BIN)/python -c 'import scone_kernels as k; s = k.status().cpu; print("==> C++ kernels", "on:" if s.live else "off:", s.why)'
 	@touch $@
 
 demo: setup

@@ -7,8 +7,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.rule import Rule
-
 from scone.cli.attributes import Attribute
 from scone.cli.console import note, out, progress, quiet_libraries
 from scone.config import SconeConfig
@@ -30,7 +28,7 @@ class Task:
 TASKS = (
     Task(
         "sentiment",
-        "towards positive",
+        "positive",
         (
             (
                 "positive",
@@ -45,7 +43,7 @@ TASKS = (
     ),
     Task(
         "detoxification",
-        "away from toxic",
+        "not toxic",
         (
             (
                 "toxic",
@@ -61,7 +59,7 @@ TASKS = (
     ),
     Task(
         "topic",
-        "towards science, food and politics",
+        "science/food/politics",
         (
             ("science", ("Last week my sister told me about", "The most surprising part was that")),
             ("food", ("Last week my sister told me about", "The most surprising part was that")),
@@ -91,13 +89,12 @@ def run(args: argparse.Namespace) -> None:
     models = Models("embedded", "embedded")
     groups: dict[str, list[Text]] = {}
     for task in TASKS:
-        console.print(Rule(f"{task.name}: {task.goal}", align="left"))
+        console.print(show.heading(f"{task.name}: {task.goal}"))
         pairs = _run_task(models, task, args)
         for plain, controlled in pairs:
             if plain.sample == 0:
                 console.print(show.pair(plain, controlled))
         groups[f"{task.name}\n{task.goal}"] = [text for pair in pairs for text in pair]
-    console.print(Rule("summary", align="left"))
     console.print(show.summary(groups))
     count = sum(map(len, groups.values())) // 2
     minutes, seconds = divmod(round(time.perf_counter() - began), 60)

@@ -147,14 +147,14 @@ def _compare(writer: Writer, prompts: Sequence[str], args: argparse.Namespace) -
             writer.judge(list(_written(writer, method, prompts, args, bar))) for method in (PLAIN, CONTROLLED)
         )
     console = out()
+    if args.json:
+        console.out("\n".join(_json(text, args) for pair in zip(plain, controlled) for text in pair))
+        return
+    goal = ", ".join(attribute.name for attribute in writer.attributes)
+    console.print(show.heading(goal))
     for pair in zip(plain, controlled):
-        if args.json:
-            console.out("\n".join(_json(text, args) for text in pair))
-        else:
-            console.print(show.pair(*pair))
-    if not args.json:
-        name = ", ".join(attribute.name for attribute in writer.attributes)
-        console.print(show.summary({name: [*plain, *controlled]}))
+        console.print(show.pair(*pair))
+    console.print(show.summary({goal: [*plain, *controlled]}))
 
 
 def _stream(writer: Writer, prompts: Sequence[str], args: argparse.Namespace) -> None:

@@ -6,50 +6,66 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
-from rich.box import ROUNDED, SIMPLE_HEAD
+from rich.box import MINIMAL, SIMPLE_HEAD
 from rich.console import Group
 from rich.markup import escape
+from rich.rule import Rule
 from rich.table import Table
 
 from scone.cli.writing import CONTROLLED, PLAIN, Text
 from scone.evaluate.metrics import corpus_perplexity
 
-__all__ = ["pair", "scores_line", "summary"]
+__all__ = ["heading", "pair", "summary"]
 
 
-def scores_line(text: Text) -> str:
-    """One line for each attribute: the verifier's score and, where there is one, the independent judge's."""
-    lines = []
-    for name, score in text.scores.items():
-        other = text.independent.get(name)
-        lines.append(f"{name} {score:.2f}" + ("" if other is None else f", independent {other:.2f}"))
-    return "\n".join(lines)
+def heading(title: str) -> Group:
+    """A task's title, and what the two columns below it are."""
+    columns = _columns()
+    columns.add_row(f"[dim]{PLAIN}[/]", f"[dim]{CONTROLLED}[/]")
+    return Group(Rule(f"[bold]{escape(title)}[/]", align="left"), columns, "")
 
 
-def pair(plain: Text, controlled: Text) -> Table:
+def pair(plain: Text, controlled: Text) -> Group:
     """Plain and controlled continuations of one prompt side by side, scores below."""
-    table = Table(box=ROUNDED, title=escape(plain.prompt) + " …", title_justify="left", title_style="bold", expand=True)
-    for method in (PLAIN, CONTROLLED):
-        table.add_column(method, ratio=1)
-    table.add_row(*(escape(_flow(text.continuation)) for text in (plain, controlled)))
-    table.add_row(*(f"[dim]{escape(scores_line(text))}[/]" for text in (plain, controlled)))
-    return table
+    both = (plain, controlled)
+    columns = _columns()
+    columns.add_row(*(escape(_flow(text.continuation)) for text in both))
+    for name in plain.scores:
+        columns.add_row(*(_scores(text, name) for text in both))
+    return Group(f"[bold cyan]{escape(_flow(plain.prompt))} …[/]", columns, "")
 
 
-def summary(groups: Mapping[str, Sequence[Text]]) -> Group:
-    """A row a group and method: mean scores, perplexity of the continuations, milliseconds a token."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    table.add_column("")
+def summary(groups: Mapping[str, Sequence[Text]]) -> Table:
+    """Two rows a group, one a method: mean scores, perplexity of the continuations, milliseconds a token.
+
+    A group's name has one or two lines: the second, its goal, stands beside the controlled texts.
+    """
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column()
+    table.add_column()
     for column in ("verifier", "independent", "perplexity", "ms/token"):
         table.add_column(column, justify="right")
     for group, texts in groups.items():
-        for method in (PLAIN, CONTROLLED):
-            chosen = [text for text in texts if text.method == method]
+        name, _, goal = group.partition("\n")
+        for method, label in ((PLAIN, name), (CONTROLLED, goal)):
+            row = _row([text for text in texts if text.method == method])
             style = "bold" if method == CONTROLLED else ""
-            name = escape(group) if method == PLAIN else ""
-            table.add_row(name, method, *_row(chosen), style=style, end_section=method == CONTROLLED)
-    return Group(table)
+            table.add_row(escape(label), method, *row, style=style, end_section=method == CONTROLLED)
+    return table
+
+
+def _columns() -> Table:
+    table = Table(box=MINIMAL, show_header=False, show_edge=False, expand=True, pad_edge=False)
+    table.add_column(ratio=1)
+    table.add_column(ratio=1)
+    return table
+
+
+def _scores(text: Text, name: str) -> str:
+    """The verifier's score and, where there is one, the independent judge's; green when both approve."""
+    verifier, judge = text.scores[name], text.independent.get(name)
+    line = f"{escape(name)} {verifier:.2f}" + ("" if judge is None else f", independent {judge:.2f}")
+    return f"[{'green' if min(verifier, 1 if judge is None else judge) >= 0.5 else 'yellow'}]{line}[/]"
 
 
 def _row(texts: Sequence[Text]) -> tuple[str, str, str, str]:
