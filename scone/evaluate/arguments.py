@@ -6,11 +6,17 @@ import argparse
 import sys
 from pathlib import Path
 
+from scone.evaluate.loaders import DATASETS, load_dataset_prompts
 from scone.evaluate.models import ModelNames
 from scone.evaluate.tasks import Prompt, Task, builtin_prompts, read_prompts
 from scone.loading import EMBEDDED
 
-__all__ = ["add_model_arguments", "model_names", "say", "task_prompts"]
+__all__ = ["PROMPTS_HELP", "add_model_arguments", "model_names", "say", "task_prompts"]
+
+PROMPTS_HELP = (
+    f"file of prompts, or a data set of the paper ({', '.join(DATASETS)}), with :FILE for a local copy, "
+    "instead of the built-in prompts"
+)
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,17 +25,33 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--lm", default=EMBEDDED, help="causal LM")
     group.add_argument("--masked-lm", default=EMBEDDED, help="masked LM of the lookahead")
     group.add_argument("--verifier", default=EMBEDDED, help="sequence classifier with the labels of the task")
+    group.add_argument(
+        "--labels", nargs="+", default=[], type=_label, metavar="TARGET=LABEL",
+        help="what the verifier calls the targets of the task, such as positive=POSITIVE",
+    )  # fmt: skip
     group.add_argument("--perplexity-model", help="causal LM that measures perplexity (default: the LM itself)")
 
 
 def model_names(args: argparse.Namespace) -> ModelNames:
     """The models that were asked for."""
-    return ModelNames(args.lm, args.masked_lm, args.verifier, args.perplexity_model)
+    return ModelNames(args.lm, args.masked_lm, args.verifier, args.perplexity_model, tuple(args.labels))
 
 
-def task_prompts(task: Task, file: Path | None) -> list[Prompt]:
-    """The prompts of a file, or the built-in ones."""
-    return builtin_prompts(task) if file is None else read_prompts(file, task)
+def _label(text: str) -> tuple[str, str]:
+    target, equals, label = text.partition("=")
+    if not (target and equals and label):
+        raise argparse.ArgumentTypeError(f"expected TARGET=LABEL, got {text!r}")
+    return target, label
+
+
+def task_prompts(task: Task, given: str | None) -> list[Prompt]:
+    """Those that come with the package, a data set (`imdb`, or `imdb:FILE` for a local copy), or a file of prompts."""
+    if given is None:
+        return builtin_prompts(task)
+    name, _, file = given.partition(":")
+    if name in DATASETS:
+        return load_dataset_prompts(name, Path(file) if file else None)
+    return read_prompts(Path(given), task)
 
 
 def say(line: str) -> None:

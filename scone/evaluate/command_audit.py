@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from scone.errors import InputError
-from scone.evaluate.arguments import add_model_arguments, model_names, say, task_prompts
+from scone.evaluate.arguments import PROMPTS_HELP, add_model_arguments, model_names, say, task_prompts
 from scone.evaluate.audit import TARGET_ROLLOUTS, Audit, Estimator, audit
 from scone.evaluate.estimators import OPTION_ROWS, myopic, next_token, plain_rollouts
 from scone.evaluate.models import Models, fingerprint, parse_config
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `scone audit`."""
     parser.add_argument("task", choices=list(TASKS), help="whose prompts and attribute")
     parser.add_argument("--out", type=Path, required=True, help="folder of the rollouts and of the audit")
-    parser.add_argument("--prompts", type=Path, help="file of prompts instead of the built-in ones")
+    parser.add_argument("--prompts", help=PROMPTS_HELP)
     parser.add_argument("--count", type=int, default=12, help="number of prompts, of all groups alike (default: 12)")
     parser.add_argument("--places", nargs="+", choices=list(POSITIONS), default=list(POSITIONS))
     parser.add_argument("--rollouts", type=int, default=TARGET_ROLLOUTS, help="a candidate, as truth (default: 64)")

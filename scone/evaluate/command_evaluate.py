@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from scone.errors import InputError
-from scone.evaluate.arguments import add_model_arguments, model_names, say, task_prompts
+from scone.evaluate.arguments import PROMPTS_HELP, add_model_arguments, model_names, say, task_prompts
 from scone.evaluate.methods import parse_method
 from scone.evaluate.runner import Plan, execute
 from scone.evaluate.tasks import TASKS, pick_evenly
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--methods", nargs="+", default=list(DEFAULT_METHODS), metavar="METHOD",
         help="random, beamsearch, bon[:N], topk10, myopic[:STRENGTH], bon-matched, scone[:PRESET][,OPTION=VALUE...]",
     )  # fmt: skip
-    parser.add_argument("--prompts", type=Path, help="file of prompts instead of the built-in ones (one task only)")
+    parser.add_argument("--prompts", help=PROMPTS_HELP + " (one task only)")
     parser.add_argument("--count", type=int, help="use only so many prompts, of all groups alike")
     parser.add_argument("--samples", type=int, default=10, help="generations a prompt (default: 10)")
     parser.add_argument("--max-new-tokens", type=int, default=25, help="the paper has 60 for topic (default: 25)")

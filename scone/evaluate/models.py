@@ -37,6 +37,7 @@ class ModelNames:
     masked_lm: str = EMBEDDED
     verifier: str = EMBEDDED  # the one for the task's attribute
     perplexity: str | None = None  # None: the LM itself
+    labels: tuple[tuple[str, str], ...] = ()  # targets and what the verifier calls them, where that differs
 
 
 class Models:
@@ -95,9 +96,13 @@ class Models:
         """φ for a target; `avoid` turns it round."""
         key = (target, avoid)
         if key not in self._verifiers:
-            leaf = Verifier(*self.classifier, target=target)
+            leaf = Verifier(*self.classifier, target=self.label(target))
             self._verifiers[key] = ~leaf if avoid else leaf
         return self._verifiers[key]
+
+    def label(self, target: str) -> str:
+        """What the verifier calls a target."""
+        return dict(self.names.labels).get(target, target)
 
     def score(self, target: str, avoid: bool = False) -> Callable[[list[str]], np.ndarray]:
         """φ of texts as a plain function: (n,) float64; equal texts are evaluated once."""

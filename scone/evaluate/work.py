@@ -55,6 +55,7 @@ def facts_of(task: str, method: Method, job: Job, models: Models) -> Record:
     used = {"lm": models.fingerprints.lm}
     if method.kind not in ("random", "topk10", "beamsearch"):
         used["verifier"] = models.fingerprints.verifier
+        used["label"] = models.label(job.target)
     if method.kind == "scone":
         used["masked_lm"] = models.fingerprints.masked_lm
     settings = {k: v for k, v in asdict(method).items() if k != "name" and v is not None}
@@ -64,7 +65,8 @@ def facts_of(task: str, method: Method, job: Job, models: Models) -> Record:
 def setup_of(facts: Record) -> str:
     """What the records of one row of a table have in common: the facts without the prompt and its target."""
     job = {name: value for name, value in facts["job"].items() if name not in ("prompt", "target")}
-    return key_of({**facts, "job": job})
+    models = {name: value for name, value in facts["models"].items() if name != "label"}
+    return key_of({**facts, "job": job, "models": models})
 
 
 def do(item: Item) -> Result:

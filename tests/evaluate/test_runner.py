@@ -135,7 +135,7 @@ def test_the_key_holds_everything_that_matters(names):
         key(avoid=True), key(parse_method("scone:strength=9")), key(parse_method("bon")), key(parse_method("bon:3")),
     ]  # fmt: skip
     assert len(set(keys)) == len(keys)
-    assert set(work.facts_of("sentiment", method, job, models)["models"]) == {"lm", "masked_lm", "verifier"}
+    assert set(work.facts_of("sentiment", method, job, models)["models"]) == {"lm", "masked_lm", "verifier", "label"}
 
 
 def test_matched_tries_are_measured_once(names, tmp_path, monkeypatch):
