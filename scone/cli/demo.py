@@ -69,6 +69,13 @@ TASKS = (
 )
 
 
+LEGEND = (
+    "[dim]verifier: score of the classifier that steers. independent: of a judge that decoding never sees. "
+    "perplexity: of the continuations, under the language model itself. Means over {count} texts for each method, "
+    "of up to {length} tokens; {minutes} min {seconds} s in all.[/]"
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `scone demo`."""
     parser.add_argument("--seed", type=int, default=0, help="of all texts (default: 0)")
@@ -82,7 +89,7 @@ def run(args: argparse.Namespace) -> None:
 
     console = out()
     began = time.perf_counter()
-    note("loading models (the first time they are converted, which takes about a minute)")
+    note("loading models; the first time they are converted, which takes a minute")
     quiet_libraries()
     from scone.cli.writing import Models
 
@@ -90,20 +97,19 @@ def run(args: argparse.Namespace) -> None:
     groups: dict[str, list[Text]] = {}
     for task in TASKS:
         console.print(show.heading(f"{task.name}: {task.goal}"))
-        pairs = _run_task(models, task, args)
+        pairs = _pairs(models, task, args)
         for plain, controlled in pairs:
             if plain.sample == 0:
                 console.print(show.pair(plain, controlled))
         groups[f"{task.name}\n{task.goal}"] = [text for pair in pairs for text in pair]
-    console.print(show.summary(groups))
     count = sum(map(len, groups.values())) // 2
     minutes, seconds = divmod(round(time.perf_counter() - began), 60)
-    console.print(
-        f"[dim]{count} texts of up to {args.max_new_tokens} tokens for each method, in {minutes} min {seconds} s.[/]"
-    )
+    console.print(show.summary(groups))
+    console.print(LEGEND.format(count=count, length=args.max_new_tokens, minutes=minutes, seconds=seconds))
+    console.print('\nNow yours: [bold]scone generate "The movie was" --attribute positive --compare[/]')
 
 
-def _run_task(models: Models, task: Task, args: argparse.Namespace) -> list[tuple[Text, Text]]:
+def _pairs(models: Models, task: Task, args: argparse.Namespace) -> list[tuple[Text, Text]]:
     """(plain, controlled) for every text of a task."""
     from scone.cli.writing import CONTROLLED, PLAIN
 

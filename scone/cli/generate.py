@@ -92,6 +92,8 @@ def run(args: argparse.Namespace) -> None:
 
     models = Models(args.lm, args.masked_lm, device=args.device, dtype=args.dtype)
     writer = models.writer(attributes, config)
+    if args.compare:
+        _ = writer.judges  # a missing one is known before anything is written
     if args.stream:
         _stream(writer, prompts, args)
     elif args.compare:

@@ -32,7 +32,8 @@ def pair(plain: Text, controlled: Text) -> Group:
     columns.add_row(*(escape(_flow(text.continuation)) for text in both))
     for name in plain.scores:
         columns.add_row(*(_scores(text, name) for text in both))
-    return Group(f"[bold cyan]{escape(_flow(plain.prompt))} …[/]", columns, "")
+    goal = ", ".join(plain.scores)
+    return Group(f"[bold cyan]{escape(_flow(plain.prompt))} …[/] [dim]→ {escape(goal)}[/]", columns, "")
 
 
 def summary(groups: Mapping[str, Sequence[Text]]) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from scone.cli.attributes import Attribute
@@ -47,6 +48,13 @@ class Writer:
     def __init__(self, engine: Scone, attributes: Sequence[Attribute], verifiers: Sequence[Expression]) -> None:
         self.engine, self.attributes, self.verifiers = engine, attributes, verifiers
 
+    @cached_property
+    def judges(self) -> dict[Attribute, Any]:
+        """The independent judges of the attributes that have one; raises where a package or file is missing."""
+        from scone.evaluate.judges import load_judge
+
+        return {attribute: load_judge(attribute.kind) for attribute in self.attributes if attribute.kind}
+
     def write(
         self,
         method: str,
@@ -81,14 +89,12 @@ class Writer:
     def judge(self, texts: Sequence[Text]) -> list[Text]:
         """The texts with independent scores, where there is a judge, and their likelihood under the language model."""
         from scone.evaluate.fluency import negative_log_likelihood
-        from scone.evaluate.judges import load_judge
         from scone.lm import CausalLM
 
-        independent: dict[str, Any] = {}
-        for attribute in self.attributes:
-            if attribute.kind is not None:
-                values = load_judge(attribute.kind).score([text.text for text in texts], attribute.label)
-                independent[attribute.name] = [1 - float(v) if attribute.avoid else float(v) for v in values]
+        independent: dict[str, list[float]] = {}
+        for attribute, judge in self.judges.items():
+            values = judge.score([text.text for text in texts], attribute.label)
+            independent[attribute.name] = [float(1 - value if attribute.avoid else value) for value in values]
         lm = CausalLM(self.engine.lm, self.engine.lm_tokenizer)
         judged = []
         for i, text in enumerate(texts):
