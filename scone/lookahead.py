@@ -10,9 +10,9 @@ from torch import Tensor
 
 from scone.conditionals import Conditionals
 from scone.config import SconeConfig
-from scone.seeds import block_start, update_counter
+from scone.seeds import block_start, mix, update_counter
 
-__all__ = ["Lookahead", "Sample", "begin", "gibbs", "look_ahead", "marginals", "shift"]
+__all__ = ["Lookahead", "Sample", "begin", "gibbs", "hogwild", "look_ahead", "marginals", "shift"]
 
 _ROWS = 256  # rows in one forward where every position is masked by itself
 
@@ -100,7 +100,8 @@ def look_ahead(mlm: Conditionals, start: Lookahead, config: SconeConfig, *, step
     if config.warmup and len(cold):
         warmed = gibbs(mlm, state.rows(cold), config, step=step, first=config.iterations, iterations=config.warmup)[-1]
         state = replace(state, ids=state.ids.index_copy(0, cold, warmed.ids))
-    samples = gibbs(mlm, state, config, step=step, thin=config.thin)
+    run = gibbs if config.workers == 1 and config.sync_every == 1 else hogwild
+    samples = run(mlm, state, config, step=step, thin=config.thin)
     if config.taylor_scale == 0 or config.marginals == "sweep":
         return samples
     return [marginals(mlm, replace(state, ids=sample.ids), masked=config.marginals == "masked") for sample in samples]
@@ -121,31 +122,99 @@ def gibbs(
     A state that is kept holds no [MASK]: those that are left are drawn with the block. The conditionals of a sample are
     those of each position's last draw. `first` numbers the updates, so that no two share their noise.
     """
-    iterations = config.iterations if iterations is None else iterations
-    ids = state.ids
-    head_inputs: Tensor | None = None  # (R, T, H), as last computed
-    seen = torch.zeros_like(state.mask)
-    samples: list[Sample] = []
-    for i in range(iterations):
-        keep_state = i + 1 == iterations or (thin is not None and (i + 1) % thin == 0)
+    ids, memory, samples = state.ids, _Memory(state), []
+    count = config.iterations if iterations is None else iterations
+    for i in range(count):
+        keep_state = i + 1 == count or (thin is not None and (i + 1) % thin == 0)
         update = block_at(state, config, i, step=step, number=first + i)
         if keep_state:
             update = update | ((ids == mlm.mask_id) & (state.offset >= 0))
-        row, col = update.nonzero(as_tuple=True)
-        if len(row):
-            hidden = mlm.hidden(ids.masked_fill(update, mlm.mask_id), state.mask, row, col)
-            counter = update_counter(step, first + i, state.offset[row, col])
-            drawn = mlm.draw(hidden, seed=state.seed[row], counter=counter, temperature=config.mlm_temperature)
-            ids = ids.index_put((row, col), drawn)
-            if head_inputs is None:
-                head_inputs = hidden.new_zeros(*ids.shape, hidden.shape[-1])
-            head_inputs[row, col] = hidden
-            seen = seen | update
+        ids = _redraw(mlm, state, ids, update, config, step=step, number=first + i, memory=memory)
         if keep_state:
-            row, col = seen.nonzero(as_tuple=True)
-            known = head_inputs[row, col] if head_inputs is not None else torch.zeros(0, 1, device=ids.device)
-            samples.append(Sample(ids, row, col, known))
+            samples.append(memory.sample(ids))
     return samples
+
+
+def hogwild(
+    mlm: Conditionals, state: Lookahead, config: SconeConfig, *, step: int, thin: int | None = None
+) -> list[Sample]:
+    """The same by `config.workers` that share the chains without waiting for each other, or with stale conditionals.
+
+    Blocks are no longer than the shortest future; where a row has none, `gibbs` does the work.
+    """
+    from scone.workers import GibbsPool
+
+    block = min(config.block, int(state.length.amin()))
+    if block == 0:
+        return gibbs(mlm, state, config, step=step, thin=thin)
+    memory, samples, ids = _Memory(state), [], state.ids
+    begin = (state.offset == 0).int().argmax(1)
+
+    def conditionals(tokens: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
+        """(n, T) tokens, (n,) rows, (n, m) positions -> head inputs (n * m, H)."""
+        own = torch.arange(len(rows), device=rows.device).repeat_interleave(positions.shape[1])
+        masked = tokens.scatter(1, positions, mlm.mask_id)
+        hidden = mlm.hidden(masked, state.mask[rows], own, positions.flatten())
+        memory.store(rows[own], positions.flatten(), hidden)
+        return hidden
+
+    def draw(hidden: Tensor, *, seed: Tensor, counter: Tensor) -> Tensor:
+        return mlm.draw(hidden, seed=seed, counter=counter, temperature=config.mlm_temperature)
+
+    done = 0
+    while done < config.iterations:
+        count = min(thin or config.iterations, config.iterations - done)
+        pool = GibbsPool(
+            conditionals, draw, workers=config.workers, iterations=count, block=block,
+            schedule=config.schedule, sync_every=config.sync_every,
+        )  # fmt: skip
+        ids = pool.run(ids, seed=mix(state.seed, step), span=(begin, state.length), first=done).tokens
+        done += count
+        left = (ids == mlm.mask_id) & (state.offset >= 0)
+        ids = _redraw(mlm, state, ids, left, config, step=step, number=config.iterations + done, memory=memory)
+        samples.append(memory.sample(ids))
+    return samples
+
+
+class _Memory:
+    """Head inputs of each position's last draw."""
+
+    def __init__(self, state: Lookahead) -> None:
+        self.seen = torch.zeros_like(state.mask)  # (R, T)
+        self.hidden: Tensor | None = None  # (R, T, H)
+
+    def store(self, row: Tensor, col: Tensor, hidden: Tensor) -> None:
+        if self.hidden is None:
+            self.hidden = hidden.new_zeros(*self.seen.shape, hidden.shape[-1])
+        self.hidden[row, col] = hidden
+        self.seen[row, col] = True
+
+    def sample(self, ids: Tensor) -> Sample:
+        row, col = self.seen.nonzero(as_tuple=True)
+        known = self.hidden[row, col] if self.hidden is not None else torch.zeros(0, 1, device=ids.device)
+        return Sample(ids, row, col, known)
+
+
+def _redraw(
+    mlm: Conditionals,
+    state: Lookahead,
+    ids: Tensor,
+    update: Tensor,
+    config: SconeConfig,
+    *,
+    step: int,
+    number: int,
+    memory: _Memory,
+) -> Tensor:
+    """The tokens (R, T) with those at `update` (R, T) drawn anew, given the others."""
+    row, col = update.nonzero(as_tuple=True)
+    if not len(row):
+        return ids
+    hidden = mlm.hidden(ids.masked_fill(update, mlm.mask_id), state.mask, row, col)
+    memory.store(row, col, hidden)
+    counter = update_counter(step, number, state.offset[row, col])
+    drawn = mlm.draw(hidden, seed=state.seed[row], counter=counter, temperature=config.mlm_temperature)
+    return ids.index_put((row, col), drawn)
 
 
 def block_at(state: Lookahead, config: SconeConfig, i: int, *, step: int, number: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 import tiny
@@ -116,7 +117,7 @@ def test_rows_of_one_seed_share_their_noise() -> None:
 
 
 def test_context_window_keeps_the_end_of_the_text() -> None:
-    mlm, state = start(context_window=2)
+    _, state = start(context_window=2)
     assert state.texts == ("movie was", "it is", "what")
     assert state.mask.sum(1).tolist() == [2 + 2 + 6, 2 + 2 + 6, 2 + 1 + 6]
 
@@ -142,5 +143,5 @@ def test_warm_lookahead_survives(engine: Scone) -> None:
 
     for _ in frozen._run(texts, frozen._writer((), ()), 3, Timer(), True, ()):
         seen.append(texts[0].futures[0])
-    for before, after in zip(seen, seen[1:]):
+    for before, after in itertools.pairwise(seen):
         assert after[1 : len(before) - 1] == before[2:][: len(after) - 1]

@@ -1,0 +1,142 @@
+"""Control inside transformers' own generate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import tiny
+import torch
+from transformers import LogitsProcessor, StoppingCriteria, TextIteratorStreamer
+
+from scone.decode import Scone, SconeConfig
+from scone.errors import InputError
+
+PROMPTS = ["the movie was", "a nice", "what a wonderful day"]
+
+
+@pytest.fixture
+def batch(engine: Scone) -> Iterator[dict[str, torch.Tensor]]:
+    tok = engine.lm_tokenizer
+    before = tok.padding_side, tok.pad_token
+    tok.padding_side, tok.pad_token = "left", tok.eos_token
+    yield tok(PROMPTS, return_tensors="pt", padding=True)
+    tok.padding_side, tok.pad_token = before
+
+
+def new_tokens(batch: dict[str, torch.Tensor], ids: torch.Tensor) -> list[list[int]]:
+    return ids[:, batch["input_ids"].shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("init", ["warm", "lm"])
+def test_custom_generate_writes_what_the_engine_writes(engine: Scone, batch: dict, init: str) -> None:
+    engine = engine.with_config(init=init, lookahead=4)
+    expected = engine.generate(PROMPTS, max_new_tokens=4, seed=3).token_ids
+    options = {"custom_generate": engine.custom_generate, "max_new_tokens": 4, "top_k": 0}
+    assert new_tokens(batch, engine.lm.generate(**batch, **options, do_sample=True, seed=3)) == expected
+    greedy = engine.generate(PROMPTS, max_new_tokens=4, do_sample=False).token_ids
+    assert new_tokens(batch, engine.lm.generate(**batch, **options)) == greedy
+
+
+def test_custom_generate_expands_return_sequences(engine: Scone, batch: dict) -> None:
+    expected = engine.generate(PROMPTS, max_new_tokens=3, num_return_sequences=2, seed=3).token_ids
+    ids = engine.lm.generate(
+        **batch,
+        custom_generate=engine.custom_generate,
+        max_new_tokens=3,
+        do_sample=True,
+        top_k=0,
+        seed=3,
+        num_return_sequences=2,
+    )
+    assert new_tokens(batch, ids) == expected
+
+
+def test_custom_generate_returns_a_dict(engine: Scone, batch: dict) -> None:
+    out = engine.lm.generate(
+        **batch, custom_generate=engine.custom_generate, max_new_tokens=3, return_dict_in_generate=True,
+        output_scores=True, output_logits=True,
+    )  # fmt: skip
+    plain = engine.lm.generate(
+        **batch, max_new_tokens=3, do_sample=False, return_dict_in_generate=True, output_scores=True, output_logits=True
+    )
+    assert type(out) is type(plain) and set(out) == set(plain)
+    assert out.sequences.shape == plain.sequences.shape
+    assert len(out.scores) == len(out.logits) == 3
+    assert torch.allclose(out.logits[0], plain.logits[0], atol=1e-4)
+    for i, scores in enumerate(out.scores):
+        assert torch.equal(scores.argmax(-1), out.sequences[:, batch["input_ids"].shape[1] + i])
+        assert torch.allclose(scores.exp().sum(-1), torch.ones(3), atol=1e-5)
+
+
+def test_custom_generate_honours_processors_criteria_and_streamer(engine: Scone, batch: dict) -> None:
+    allowed = [30, 31, 32, 33]
+
+    class Only(LogitsProcessor):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            kept = torch.full_like(scores, -torch.inf)
+            kept[:, allowed] = scores[:, allowed]
+            return kept
+
+    class SecondRowAfterTwo(StoppingCriteria):
+        def __call__(self, input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
+            done = torch.zeros(len(input_ids), dtype=torch.bool)
+            done[1] = input_ids.shape[1] >= batch["input_ids"].shape[1] + 2
+            return done
+
+    ids = engine.lm.generate(
+        **batch, custom_generate=engine.custom_generate, max_new_tokens=4, logits_processor=[Only()],
+        stopping_criteria=[SecondRowAfterTwo()],
+    )  # fmt: skip
+    rows = new_tokens(batch, ids)
+    assert all(t in allowed for t in rows[0] + rows[1][:2] + rows[2])
+    assert rows[1][2:] == [engine.lm_tokenizer.pad_token_id] * 2
+
+    tok = engine.lm_tokenizer
+    streamer = TextIteratorStreamer(tok, skip_prompt=True)
+    one = tok(PROMPTS[0], return_tensors="pt")
+    options = {"custom_generate": engine.custom_generate, "max_new_tokens": 4, "token_streamer": streamer}
+    ids = engine.lm.generate(**one, **options)
+    assert "".join(streamer) == tok.decode(ids[0, one["input_ids"].shape[1] :])
+
+
+def test_logits_processor_steers_greedy_decoding(engine: Scone, batch: dict) -> None:
+    expected = engine.generate(PROMPTS, max_new_tokens=4, do_sample=False).token_ids
+    processor = engine.logits_processor(max_new_tokens=4)
+    for _ in range(2):  # the second call must not remember the first
+        ids = engine.lm.generate(**batch, logits_processor=[processor], max_new_tokens=4, do_sample=False)
+        assert new_tokens(batch, ids) == expected
+
+
+def test_logits_processor_returns_new_scores(engine: Scone, batch: dict) -> None:
+    scores = torch.randn(3, len(engine.lm_tokenizer))
+    before = scores.clone()
+    result = engine.logits_processor(max_new_tokens=4)(batch["input_ids"], scores)
+    assert torch.equal(scores, before)
+    assert torch.allclose(result.exp().sum(-1), torch.ones(3), atol=1e-5)
+    assert (result.isfinite().sum(-1) == engine.config.top_k).all()
+
+
+def test_logits_processor_works_under_beam_search_and_sampling(engine: Scone, batch: dict) -> None:
+    for options in ({"num_beams": 2}, {"do_sample": True, "num_return_sequences": 2}):
+        processor = engine.logits_processor(max_new_tokens=3)
+        ids = engine.lm.generate(**batch, logits_processor=[processor], max_new_tokens=3, **options)
+        assert ids.shape[1] <= batch["input_ids"].shape[1] + 3
+
+
+def test_what_a_custom_loop_cannot_do_is_refused(engine: Scone, batch: dict) -> None:
+    options = {"custom_generate": engine.custom_generate, "max_new_tokens": 2}
+    with pytest.raises(InputError, match="num_beams must be 1"):
+        engine.lm.generate(**batch, **options, num_beams=2)
+    with pytest.raises(InputError, match="output_attentions must be False"):
+        engine.lm.generate(**batch, **options, return_dict_in_generate=True, output_attentions=True)
+
+
+def test_constant_control_is_transformers_greedy(batch: dict) -> None:
+    tok = tiny.wordpiece()
+    from scone.decode import Verifier
+
+    flat = Verifier.from_callable(lambda texts: [0.5] * len(texts))
+    engine = Scone(tiny.llama(), tiny.masked_lm("bert", tok), flat, SconeConfig(lookahead=3, min_mass=0))
+    plain = engine.lm.generate(**batch, max_new_tokens=4, do_sample=False)
+    assert torch.equal(engine.lm.generate(**batch, custom_generate=engine.custom_generate, max_new_tokens=4), plain)
