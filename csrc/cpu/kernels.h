@@ -1,0 +1,58 @@
+// The vector kernels of the CPU ops, on raw pointers. Compiled twice from kernels.inc: for AVX2 with FMA, and for
+// whatever the compiler's baseline is; `kernels()` picks at run time.
+//
+// One layout serves them all. Rows of the batch lie along vector lanes: a *panel* holds up to 24 rows as `vecs` vectors
+// of 8 lanes, and everything that is indexed by (token, row) is stored as [token][8 * vecs]. A softmax over the
+// vocabulary then needs no horizontal operation, and its running state is a few vectors.
+#pragma once
+
+#include <cstdint>
+
+namespace scone {
+
+constexpr int64_t kLanes = 8;
+constexpr int64_t kMaxVecs = 3;
+constexpr int64_t kPanel = kLanes * kMaxVecs;  // rows of a full panel
+
+struct Kernels {
+  const char* name;
+
+  // c[i][lane] (+)= sum_k a[i * a_row + k * a_step] * b[k * b_row + lane], i < rows, lane < 8 * vecs.
+  void (*matmul)(int vecs, int64_t rows, int64_t depth, const float* a, int64_t a_row, int64_t a_step, const float* b,
+                 int64_t b_row, float* c, int64_t c_row, bool accumulate);
+
+  // out[column][8 * vecs] = the transpose of `rows` rows of `columns` floats; lanes without a row are zero.
+  void (*transpose)(int vecs, int64_t rows, int64_t columns, const float* const* row, float* out);
+
+  // tile = (tile + bias[token]) * scale, or -inf where keep[token] is 0. bias and keep may be null.
+  void (*temper)(int vecs, int64_t tokens, const float* bias, const uint8_t* keep, float scale, float* tile);
+
+  // One step of the online softmax: tile becomes exp(tile - max), where max (in and out) grows to cover the tile; sum is
+  // rescaled and grows by the tile's; rescale is the factor that older sums need.
+  void (*softmax)(int vecs, int64_t tokens, float* tile, float* max, float* sum, float* rescale);
+
+  // out[lane] = sum over tokens of tile[token][lane] * other[token][lane].
+  void (*dot_lanes)(int vecs, int64_t tokens, const float* tile, const float* other, float* out);
+
+  // out[lane] = sum over tokens of tile[token][lane] * other[token * other_step].
+  void (*dot_scalar)(int vecs, int64_t tokens, const float* tile, const float* other, int64_t other_step, float* out);
+
+  // Gumbel-max over a tile that starts at token `first` (a multiple of 4): per lane the best perturbed score so far, its
+  // token and its unperturbed score. seed and counter: [lo words | hi words], 8 * vecs each.
+  void (*sample)(int vecs, int64_t tokens, int64_t first, const float* tile, const uint32_t* seed,
+                 const uint32_t* counter, float* best, int32_t* best_token, float* best_score);
+
+  // sum_d a[d] * (b[d] - c[d]), or sum_d a[d] * b[d] if c is null.
+  float (*dot_difference)(int64_t width, const float* a, const float* b, const float* c);
+};
+
+const Kernels& kernels();
+
+namespace avx2 {
+extern const Kernels table;
+}
+namespace baseline {
+extern const Kernels table;
+}
+
+}  // namespace scone

@@ -1,0 +1,186 @@
+"""Triton: gibbs_sample as an argmax over tiles of logits with Philox noise."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from scone_kernels.ops import _triton as common
+
+# Chosen so that nothing spills (`python -m bench resources`); not timed on a GPU.
+CONFIGS = {
+    torch.float32: common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_H": 32}, 4, 2),
+    torch.bfloat16: common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_H": 64}, 4, 2),
+    torch.float16: common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_H": 64}, 4, 2),
+}
+
+
+@triton.jit
+def gibbs_sample_kernel(
+    x_ptr,
+    x_stride_n,
+    x_stride_k,
+    weight_ptr,
+    weight_stride_v,
+    weight_stride_h,
+    bias_ptr,
+    keep_ptr,
+    seed_ptr,
+    counter_ptr,
+    best_ptr,
+    token_ptr,
+    score_ptr,
+    top_ptr,
+    total_ptr,
+    N,
+    V,
+    H,
+    split_length,
+    scale,
+    BLOCK_N: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_KEEP: tl.constexpr,
+    FUSED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Per split and row, (splits, N): the best perturbed score, its token and plain score, and the softmax's state."""
+    pid_n = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(1).to(tl.int64)
+    offs_n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask_n = offs_n < N
+    seed = tl.load(seed_ptr + offs_n, mask=mask_n, other=0)[:, None]
+    counter = tl.load(counter_ptr + offs_n, mask=mask_n, other=0)[:, None]
+    top = tl.full((BLOCK_N,), float("-inf"), dtype=tl.float32)
+    total = tl.zeros((BLOCK_N,), dtype=tl.float32)
+    best = tl.full((BLOCK_N,), float("-inf"), dtype=tl.float32)
+    best_score = tl.zeros((BLOCK_N,), dtype=tl.float32)
+    best_token = tl.zeros((BLOCK_N,), dtype=tl.int64)
+    for first in range(split * split_length, tl.minimum((split + 1) * split_length, V), BLOCK_V):
+        offs_v = first + tl.arange(0, BLOCK_V).to(tl.int64)
+        mask_v = offs_v < V
+        logits = common.logits_tile(
+            x_ptr,
+            x_stride_n,
+            x_stride_k,
+            weight_ptr,
+            weight_stride_v,
+            weight_stride_h,
+            bias_ptr,
+            keep_ptr,
+            offs_n,
+            mask_n,
+            offs_v,
+            mask_v,
+            H,
+            scale,
+            BLOCK_N,
+            BLOCK_V,
+            BLOCK_H,
+            HAS_BIAS,
+            HAS_KEEP,
+            FUSED,
+            PRECISION,
+        )
+        block = ((first // 4) + tl.arange(0, BLOCK_V // 4)).to(tl.uint32)[None, :]
+        word_0, word_1, word_2, word_3 = common.philox(seed, counter, block)
+        # (N, V / 4) four times -> (N, V): token i takes word i % 4 of block i // 4
+        words = tl.join(tl.join(word_0, word_2), tl.join(word_1, word_3))
+        perturbed = logits + common.gumbel(tl.reshape(words, (BLOCK_N, BLOCK_V)))
+        tile_best = tl.max(perturbed, 1)
+        tile_token = tl.min(tl.where(perturbed == tile_best[:, None], offs_v[None, :], V), 1)
+        tile_score = tl.sum(tl.where(offs_v[None, :] == tile_token[:, None], logits, 0.0), 1)
+        wins = tile_best > best
+        best = tl.where(wins, tile_best, best)
+        best_token = tl.where(wins, tile_token, best_token)
+        best_score = tl.where(wins, tile_score, best_score)
+        top, total, _, _ = common.softmax_step(logits, top, total)
+    row = split * N + offs_n
+    tl.store(best_ptr + row, best, mask=mask_n)
+    tl.store(token_ptr + row, best_token, mask=mask_n)
+    tl.store(score_ptr + row, best_score, mask=mask_n)
+    tl.store(top_ptr + row, top, mask=mask_n)
+    tl.store(total_ptr + row, total, mask=mask_n)
+
+
+def launch_fused(hidden, weight, bias, keep, temperature, seed, counter) -> tuple[Tensor, Tensor]:
+    """`gibbs_sample` on Triton; arguments in the order of the op's schema."""
+    return _launch(hidden, weight, bias, keep, temperature, seed, counter)
+
+
+def launch_from_logits(logits, keep, temperature, seed, counter) -> tuple[Tensor, Tensor]:
+    """`gibbs_sample_from_logits` on Triton; arguments in the order of the op's schema."""
+    return _launch(logits, None, None, keep, temperature, seed, counter)
+
+
+def _launch(x: Tensor, weight: Tensor | None, bias, keep, temperature, seed, counter) -> tuple[Tensor, Tensor]:
+    rows, vocabulary = x.shape[0], (x.shape[1] if weight is None else weight.shape[0])
+    if rows == 0:
+        return x.new_empty((0,), dtype=torch.int64), x.new_empty((0,), dtype=torch.float32)
+    config = CONFIGS[x.dtype]
+    blocks = config.blocks
+    splits, length = common.splits_of(rows, blocks["BLOCK_N"], vocabulary, blocks["BLOCK_V"])
+    best = x.new_empty((splits, rows), dtype=torch.float32)
+    score, top, total = torch.empty_like(best), torch.empty_like(best), torch.empty_like(best)
+    token = torch.empty_like(best, dtype=torch.int64)
+    head = weight if weight is not None else x
+    with common.on_device(x):
+        gibbs_sample_kernel[(triton.cdiv(rows, blocks["BLOCK_N"]), splits)](
+            x,
+            *x.stride(),
+            head,
+            *head.stride(),
+            bias.contiguous() if bias is not None else None,
+            common.as_bytes(keep),
+            seed.contiguous(),
+            counter.contiguous(),
+            best,
+            token,
+            score,
+            top,
+            total,
+            rows,
+            vocabulary,
+            x.shape[1] if weight is not None else 0,
+            length,
+            1.0 / temperature,
+            HAS_BIAS=bias is not None,
+            HAS_KEEP=keep is not None,
+            FUSED=weight is not None,
+            PRECISION=common.precision(),
+            num_warps=config.num_warps,
+            num_stages=config.num_stages,
+            enable_fp_fusion=False,  # the noise has the same bits as on the CPU
+            **blocks,
+        )
+    # On a tie the earlier split, and so the lower token, wins.
+    order = torch.arange(splits, device=x.device)[:, None]
+    winner = torch.where(best == best.amax(0), order, splits).amin(0, keepdim=True).clamp(max=splits - 1)
+    highest = top.amax(0)
+    total = (torch.exp(top - highest) * total).sum(0)
+    good = (total > 0) & (total < math.inf)
+    logprob = score.gather(0, winner)[0] - (highest + torch.log(total))
+    return torch.where(good, token.gather(0, winner)[0], -1), torch.where(good, logprob, math.nan)
+
+
+def variants() -> list[common.Variant]:
+    """Everything that is shipped, for ahead-of-time compilation."""
+    found = []
+    for dtype, config in CONFIGS.items():
+        pointer = common.POINTER[dtype]
+        types = {name: pointer for name in ("x_ptr", "weight_ptr", "bias_ptr")}
+        types |= {name: "*i64" for name in ("seed_ptr", "counter_ptr", "token_ptr")}
+        types |= {name: "*fp32" for name in ("best_ptr", "score_ptr", "top_ptr", "total_ptr")}
+        types |= {"keep_ptr": "*u8", "scale": "fp32"}
+        for fused in (True, False):
+            constants = {"HAS_BIAS": fused, "HAS_KEEP": True, "FUSED": fused, "PRECISION": "ieee"}
+            name = f"gibbs_sample{'' if fused else '_from_logits'} {pointer[1:]}"
+            found.append(
+                common.variant(name, gibbs_sample_kernel, types, constants, config, enable_fp_fusion=False)
+            )
+    return found

@@ -1,0 +1,226 @@
+"""Inputs, baselines and tolerances for tests and benchmarks of the ops, at any size.
+
+    inputs = make_inputs("expected_dot", rows=2000, vocabulary=50368, width=768, sequences=80)
+    out = inputs.run()                        # scone_kernels.expected_dot(...)
+    assert_accurate(out, inputs)              # no worse than plain torch in the same dtype, both against float64
+    benchmark(inputs.run); benchmark(inputs.plain)   # with pytest-benchmark
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import scone_kernels
+from scone_kernels.ops.expected_dot import reference as _dot
+from scone_kernels.ops.expected_embedding import reference as _embedding
+from scone_kernels.ops.taylor_estimate import reference as _taylor
+
+__all__ = ["OPS", "Inputs", "assert_accurate", "make_inputs", "worst_error"]
+
+OPS: tuple[str, ...] = (
+    "expected_embedding",
+    "expected_embedding_from_logits",
+    "expected_dot",
+    "expected_dot_from_logits",
+    "gibbs_sample",
+    "gibbs_sample_from_logits",
+    "taylor_estimate",
+)
+
+_EPSILON = 4e-6  # four float32 roundings of a logit near 10: what remains where plain torch happens to be exact
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Arguments of one call of `op`, by name."""
+
+    op: str
+    arguments: dict[str, Any]
+
+    def run(self, backend: str | None = None) -> Any:
+        """The op itself on a backend."""
+        return getattr(scone_kernels, self.op)(**self.arguments, backend=backend)
+
+    def plain(self) -> Tensor:
+        """The plain torch formulation that a user would write, in the dtype of the inputs."""
+        return _PLAIN[self.op.removesuffix("_from_logits")](**_formula_arguments(self))
+
+    def exact(self) -> Tensor:
+        """The definition in float64."""
+        values = {name: value for name, value in self.arguments.items()}
+        if self.op.startswith("gibbs_sample"):
+            return torch.log_softmax(_exact_logits(self), -1)
+        ordered = [values.get(name) for name in _ORDER[self.op]]
+        return _REFERENCE[self.op](*ordered, dtype=torch.float64)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
+        """The same call with `change` applied to every floating-point tensor, for instance to make it a view."""
+        changed = {
+            name: change(value) if isinstance(value, Tensor) and value.is_floating_point() else value
+            for name, value in self.arguments.items()
+        }
+        return replace(self, arguments=changed)
+
+
+def make_inputs(
+    op: str,
+    *,
+    rows: int,
+    vocabulary: int,
+    width: int,
+    table_width: int | None = None,
+    sequences: int | None = None,
+    bias: bool = True,
+    keep: bool = True,
+    temperature: float = 1.0,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    seed: int = 0,
+) -> Inputs:
+    """Random arguments of `op`: logits spread by about 3, a tenth of the tokens masked.
+
+    `width` is H, `table_width` is D (H if None). `sequences` gives `expected_dot` one gradient per sequence; without it
+    each row has its own. `taylor_estimate` takes `rows` positions of `sequences` sequences and ignores the vocabulary.
+
+    >>> make_inputs("gibbs_sample", rows=2, vocabulary=5, width=3).run().tokens.shape
+    torch.Size([2])
+    """
+    if op not in OPS:
+        raise ValueError(f"op must be one of {OPS}, got {op!r}")
+    random = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=random).to(device=device, dtype=dtype)
+
+    table_width = width if table_width is None else table_width
+    groups = rows if sequences is None else sequences
+    segment = (torch.arange(rows, device=device) * groups) // max(1, rows)
+    if op == "taylor_estimate":
+        names = ("grad", "expected", "anchor")
+        return Inputs(
+            op, {"score": normal(groups)} | {name: normal(rows, table_width) for name in names} | {"segment": segment}
+        )
+    arguments: dict[str, Any] = {"temperature": temperature}
+    if op.endswith("_from_logits"):
+        arguments["logits"] = 3 * normal(rows, vocabulary)
+    else:
+        arguments |= {"hidden": normal(rows, width), "weight": 3 * width**-0.5 * normal(vocabulary, width)}
+        if bias:
+            arguments["bias"] = normal(vocabulary)
+    if keep:
+        mask = torch.rand(vocabulary, generator=random) > 0.1
+        mask[0] = True
+        arguments["keep"] = mask.to(device)
+    if op.startswith("gibbs_sample"):
+        arguments |= {"seed": seed, "counter": torch.arange(rows, device=device)}
+    else:
+        arguments["table"] = normal(vocabulary, table_width)
+    if op.startswith("expected_dot"):
+        arguments["grad"] = normal(groups, table_width)
+        arguments["segment"] = None if sequences is None else segment
+    return Inputs(op, arguments)
+
+
+def worst_error(actual: Tensor, exact: Tensor) -> tuple[float, tuple[int, ...]]:
+    """The largest error, relative to the largest exact value, and where it is."""
+    if exact.numel() == 0:
+        return 0.0, ()
+    error = (actual.double() - exact).abs() / exact.abs().max().clamp(min=1e-30)
+    error = error.nan_to_num(nan=float("inf"))
+    flat = int(error.argmax())
+    return float(error.flatten()[flat]), tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), exact.shape))
+
+
+def assert_accurate(actual: Any, inputs: Inputs) -> None:
+    """Fail unless `actual` is as accurate as plain torch in the same dtype: error <= 2 * torch's + 4e-6.
+
+    Both errors are against float64. For a sampler the log-probability of the drawn token is compared.
+    """
+    exact = inputs.exact()
+    plain = inputs.plain()
+    if inputs.op.startswith("gibbs_sample"):
+        tokens, actual = actual
+        if tokens.numel() == 0:
+            return
+        exact, plain = (table.gather(1, tokens[:, None])[:, 0] for table in (exact, plain))
+    if actual.shape != exact.shape:
+        raise AssertionError(f"{inputs.op}: shape must be {tuple(exact.shape)}, got {tuple(actual.shape)}")
+    error, where = worst_error(actual, exact)
+    allowed = 2 * worst_error(plain, exact)[0] + _EPSILON
+    if error > allowed:
+        raise AssertionError(
+            f"{inputs.op}: error {error:.3g} at {where} is above {allowed:.3g}: "
+            f"got {float(actual[where]):.8g}, exact {float(exact[where]):.8g}"
+        )
+
+
+def _masked(logits: Tensor, keep: Tensor | None, temperature: float) -> Tensor:
+    if keep is not None:
+        logits = logits.masked_fill(~keep, float("-inf"))
+    return logits / temperature if temperature != 1.0 else logits
+
+
+def _plain_embedding(logits: Tensor, table: Tensor) -> Tensor:
+    return torch.softmax(logits, -1) @ table
+
+
+def _plain_dot(logits: Tensor, table: Tensor, grad: Tensor, segment: Tensor | None = None) -> Tensor:
+    projected = grad @ table.T
+    return (torch.softmax(logits, -1) * (projected if segment is None else projected[segment])).sum(-1)
+
+
+def _plain_taylor(score: Tensor, grad: Tensor, expected: Tensor, anchor: Tensor, segment: Tensor) -> Tensor:
+    return score.index_add(0, segment, (grad * (expected - anchor)).sum(-1))
+
+
+_PLAIN: dict[str, Callable[..., Tensor]] = {
+    "expected_embedding": _plain_embedding,
+    "expected_dot": _plain_dot,
+    "gibbs_sample": lambda logits: torch.log_softmax(logits, -1),
+    "taylor_estimate": _plain_taylor,
+}
+_REFERENCE: dict[str, Callable[..., Tensor]] = {
+    "expected_embedding": _embedding.fused,
+    "expected_embedding_from_logits": _embedding.from_logits,
+    "expected_dot": _dot.fused,
+    "expected_dot_from_logits": _dot.from_logits,
+    "taylor_estimate": lambda *arguments, dtype: _taylor.estimate(*arguments, form="position", dtype=dtype),
+}
+_HEAD = ("bias", "keep", "temperature")
+_ORDER: dict[str, tuple[str, ...]] = {
+    "expected_embedding": ("hidden", "weight", "table", *_HEAD),
+    "expected_embedding_from_logits": ("logits", "table", *_HEAD[1:]),
+    "expected_dot": ("hidden", "weight", "table", "grad", "segment", *_HEAD),
+    "expected_dot_from_logits": ("logits", "table", "grad", "segment", *_HEAD[1:]),
+    "taylor_estimate": ("score", "grad", "expected", "anchor", "segment"),
+}
+
+
+def _formula_arguments(inputs: Inputs) -> dict[str, Any]:
+    """Arguments of the plain formulas: ready, masked logits in the dtype of the inputs, and the rest."""
+    values = dict(inputs.arguments)
+    if inputs.op == "taylor_estimate":
+        return values
+    logits = values.pop("logits", None)
+    if logits is None:
+        hidden, weight, bias = values.pop("hidden"), values.pop("weight"), values.pop("bias", None)
+        logits = torch.nn.functional.linear(hidden, weight, bias)
+    logits = _masked(logits, values.pop("keep", None), values.pop("temperature"))
+    values.pop("seed", None), values.pop("counter", None)
+    return {"logits": logits, **values}
+
+
+def _exact_logits(inputs: Inputs) -> Tensor:
+    values = inputs.arguments
+    if "logits" in values:
+        logits = values["logits"].double()
+    else:
+        logits = values["hidden"].double() @ values["weight"].double().T
+        if values.get("bias") is not None:
+            logits = logits + values["bias"].double()
+    return _masked(logits, values.get("keep"), values["temperature"])
