@@ -55,7 +55,13 @@ def test_low_rank_equals_the_sum_of_weights():
 def _tiny_classifier():
     torch.manual_seed(3)
     config = BertConfig(
-        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, num_labels=2
+        initializer_range=0.3,
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        num_labels=2,
     )
     return BertForSequenceClassification(config).eval()
 
@@ -72,7 +78,7 @@ def test_merged_adapters_compute_what_the_adapters_computed():
         merge(plain, adapter_tensors(adapted) | {"classifier.bias": adapted.classifier.bias})
         found = plain(ids).logits
     assert (before - wanted).abs().max() > 1e-2
-    torch.testing.assert_close(found, wanted, atol=2e-3, rtol=1e-2)
+    torch.testing.assert_close(found, wanted, atol=5e-3, rtol=1e-2)
     assert not any(isinstance(module, LowRank) for module in plain.modules())
     # six linear layers in each of two blocks; embeddings, pooler and classifier have none
     assert sum(name.endswith(".up") for name in adapter_tensors(adapted)) == 12

@@ -48,7 +48,9 @@ def test_split_depends_on_the_letters_alone():
 
 
 def test_comments_are_unescaped():
-    assert text._unescape_comment('"one\\\\xa0two\\\\n\\\\nthree \\xc3\\xa9"') == "one two three é"
+    assert text._unescape_comment('"one\\\\xa0two\\\\n\\\\nthree"') == "one two three"
+    assert text._unescape_comment('"caf\\xc3\\xa9\\xc2\\xa0noir"') == "café noir"
+    assert text._unescape_comment("don\u2019t") == "don\u2019t"
 
 
 def test_topics_come_from_categories():

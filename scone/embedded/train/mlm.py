@@ -120,7 +120,11 @@ def prepare(folder: Path, minutes: float, rate: float = 4e-4, every: float = 10.
         scores = {domain: accuracy(snapshot, window) for domain, window in held_out.items()}
         _note(folder / "curve.csv", state, scores)
 
-    return Run(model, loss, report, folder, minutes, rate, every=every, workers=workers)
+    def scale(name: str) -> float:
+        # the bias must travel as far as the logarithms of word frequencies differ
+        return 15.0 if name == "cls.predictions.bias" else 1.0
+
+    return Run(model, loss, report, folder, minutes, rate, every=every, workers=workers, scale=scale)
 
 
 def _note(path: Path, state: dict, scores: dict[str, tuple[float, float]]) -> None:

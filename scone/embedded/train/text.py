@@ -7,6 +7,7 @@ and none of its code runs: archives are downloaded, and one member of each is re
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import hashlib
@@ -236,7 +237,8 @@ def _unescape_comment(raw: str) -> str:
     text = re.sub(r"\\+x([0-9a-fA-F]{2})", lambda match: chr(int(match[1], 16)), text)
     text = re.sub(r"\\+u([0-9a-fA-F]{4})", lambda match: chr(int(match[1], 16)), text)
     text = re.sub(r"\\+[nrt]", " ", text).replace("\\", "")
-    text = text.encode("latin-1", errors="ignore").decode("utf-8", errors="ignore")
+    with contextlib.suppress(UnicodeError):  # some were UTF-8 read as Latin-1, some were not
+        text = text.encode("latin-1").decode("utf-8")
     return _tidy(text)
 
 

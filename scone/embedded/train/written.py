@@ -42,22 +42,25 @@ SUBJECTS: dict[str, str] = {
     "aluminium smelting; conveyor belts; quality control in manufacturing; cranes and heavy equipment; the assembly of "
     "aircraft; industrial robots on a production line; valves, pipes and boilers",
 }
-REQUESTS = ("Write a short paragraph about {}.", "Tell me something about {}.", "Write a few sentences about {}.")
+REQUESTS = ("Write a short paragraph about {}.", "Tell me something about {}.")
 
 
 def written() -> list[tuple[str, str, str]]:
     """(topic, subject, paragraph) for all subjects; written once, then read from the cache folder."""
-    path = cache_folder() / "text" / "written.jsonl"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps(row) for topic in SUBJECTS for row in _write(topic)]
-        path.with_suffix(".new").write_text("\n".join(lines))
-        path.with_suffix(".new").replace(path)
-    return [tuple(json.loads(line)) for line in path.read_text().splitlines()]
+    folder = cache_folder() / "text"
+    folder.mkdir(parents=True, exist_ok=True)
+    found: list[tuple[str, str, str]] = []
+    for topic in SUBJECTS:
+        path = folder / f"written-{topic}.jsonl"
+        if not path.exists():
+            path.with_suffix(".new").write_text("\n".join(map(json.dumps, _write(topic))))
+            path.with_suffix(".new").replace(path)
+        found += [tuple(json.loads(line)) for line in path.read_text().splitlines()]
+    return found
 
 
 @torch.inference_mode()
-def _write(topic: str, tokens: int = 56) -> list[tuple[str, str, str]]:
+def _write(topic: str, tokens: int = 44) -> list[tuple[str, str, str]]:
     torch.manual_seed(len(topic))
     model, tokenizer = load_lm()
     writer: Any = model  # the stubs of `generate` want a protocol that the model meets at run time only

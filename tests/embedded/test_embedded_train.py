@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+import torch
+
+from scone.embedded.cards import FIELDS, read_card, write_card
+from scone.embedded.train import publish
+from scone.embedded.train.__main__ import main
+from scone.embedded.train.classifier import calibration_error
+from scone.embedded.train.loop import Average, Clock, Run, sharing_copy
+
+
+class _Toy(torch.nn.Module):
+    """Learns to copy a fixed linear map; one parameter is frozen and must stay so."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.frozen = torch.nn.Parameter(torch.ones(3), requires_grad=False)
+        self.linear = torch.nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.linear(x) * self.frozen
+
+
+TARGET = torch.randn(3, 6, generator=torch.Generator().manual_seed(5))
+
+
+def _loss(model, random):
+    x = torch.from_numpy(random.standard_normal((16, 6))).float()
+    return (model(x) - x @ TARGET.T).square().mean(), 16
+
+
+def _run(folder, minutes, reports, **options):
+    def report(snapshot, state):
+        reports.append(state)
+
+    return Run(_Toy(), _loss, report, folder, minutes, rate=0.05, decay=0.9, **options)
+
+
+def test_run_learns_with_two_workers_and_ends_by_the_clock(tmp_path):
+    reports = []
+    model = _run(tmp_path, 2 / 60, reports, workers=2).finish()
+    assert reports[-1]["loss"] < 0.3 * TARGET.square().sum(1).mean().item()
+    assert torch.equal(model.frozen, torch.ones(3))
+    assert not model.training
+    assert (tmp_path / "state.safetensors").exists()
+
+
+def test_run_resumes_from_its_checkpoint(tmp_path):
+    first = _run(tmp_path, 1 / 60, [], workers=1)
+    trained = first.finish()
+    resumed = _run(tmp_path, 10.0, [])
+    assert resumed.state["step"] == first.state["step"] > 0
+    assert resumed.clock.spent >= 1.0
+    torch.testing.assert_close(resumed.averaged().linear.weight, trained.linear.weight)
+    old = first.optimizer.state[first.trainable[0]]
+    new = resumed.optimizer.state[resumed.trainable[0]]
+    torch.testing.assert_close(new["exp_avg_sq"], old["exp_avg_sq"])
+
+
+def test_replicas_share_parameters_but_not_gradients():
+    model = _Toy()
+    replica = sharing_copy(model)
+    replica(torch.ones(1, 6)).sum().backward()
+    assert model.linear.weight.grad is None
+    with torch.no_grad():
+        model.linear.weight.fill_(2.0)
+    assert (replica.linear.weight == 2.0).all()
+
+
+def test_learning_rate_rises_then_falls_to_zero():
+    at = {share: Clock(1.0, spent=60 * share).rate(1.0) for share in (0.0, 0.01, 0.02, 0.5, 1.0)}
+    assert at[0.0] < 0.01
+    assert at[0.01] == pytest.approx(0.5, abs=0.05)
+    assert at[0.02] == pytest.approx(1.0, abs=0.05)
+    assert at[0.5] == pytest.approx(0.51, abs=0.02)
+    assert at[1.0] == 0.0
+
+
+def test_average_follows_the_parameters():
+    model = torch.nn.Linear(1, 1, bias=False)
+    average = Average(model, decay=0.5)
+    start = model.weight.item()
+    with torch.no_grad():
+        model.weight.fill_(start + 1.0)
+    average.update()
+    assert average.snapshot(model).weight.item() == pytest.approx(start + 0.5)
+    assert model.weight.item() == pytest.approx(start + 1.0)
+
+
+def test_calibration_error_knows_good_from_bad():
+    random = np.random.default_rng(0)
+    p = random.uniform(0, 1, 20000)
+    label = (random.uniform(0, 1, 20000) < p).astype(int)
+    honest = np.stack([1 - p, p], 1)
+    assert calibration_error(honest, label) < 0.02
+    boastful = np.stack([1 - (p > 0.5), p > 0.5], 1).astype(float)
+    assert calibration_error(boastful, label) == pytest.approx(0.25, abs=0.02)
+
+
+def test_area_under_curve_counts_pairs():
+    random = np.random.default_rng(1)
+    score, label = random.integers(0, 5, 60) / 5, random.integers(0, 2, 60)
+    pairs = [(a > b) + 0.5 * (a == b) for a in score[label == 1] for b in score[label == 0]]
+    assert publish.area_under_curve(score, label) == pytest.approx(np.mean(pairs))
+
+
+def test_card_takes_size_and_checksum_from_the_file_and_refuses_gaps(tmp_path):
+    weights = tmp_path / "thing.safetensors"
+    weights.write_bytes(b"12345")
+    entries = {"base": "b", "licence": "MIT", "data": [], "command": "c", "training": {}, "scores": {"top-1": 0.5}}
+    write_card(weights, **entries)
+    card = read_card("thing", tmp_path)
+    assert set(FIELDS) <= set(card)
+    assert card["bytes"] == 5
+    del entries["licence"]
+    with pytest.raises(ValueError, match="licence"):
+        write_card(weights, **entries)
+
+
+def test_recipes_refuse_nonsense(capsys):
+    with pytest.raises(SystemExit):
+        main(["mlm", "--minutes", "-3"])
+    assert "--minutes must be positive, got -3" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["poetry"])
