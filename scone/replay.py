@@ -58,6 +58,12 @@ class History:
         """(n, T): the values that it read."""
         return self.values[:, slice(*update.rows)].gather(0, update.read[None])[0]
 
+    def replaced_by(self, update: Update) -> Tensor:
+        """(n, k, block): the values that it wrote over."""
+        n = update.starts.shape[0]
+        rows = torch.arange(*update.rows, device=update.read.device).view(n, 1, 1)
+        return self.values[update.wrote - 1, rows, update.positions]
+
     def add(self, update: Update, values: Tensor) -> None:
         """Enter what it wrote: (n, k, block)."""
         n = update.starts.shape[0]
@@ -73,20 +79,31 @@ class History:
 
 
 def in_order(shape: tuple[int, int], updates: Sequence[Update]) -> tuple[Update, ...]:
-    """The updates of a state (R, T) in an order in which each comes after all those whose tokens it read."""
+    """The updates of a state (R, T) in an order in which each comes after all those whose tokens it read.
+
+    It also comes after those whose tokens it replaced, except where two workers raced and each replaced some of the
+    other's.
+    """
     device = updates[0].read.device if updates else torch.device("cpu")
     writers = History(torch.full(shape, -1, device=device), updates)
     for i, update in enumerate(updates):
         writers.add(update, torch.full_like(update.positions, i))
-    waiting = {i: set(writers.seen_by(update).unique().tolist()) - {-1} for i, update in enumerate(updates)}
-    order: list[Update] = []
+    read_from = [_known(writers.seen_by(update)) for update in updates]
+    replaced = [_known(writers.replaced_by(update)) - {i} for i, update in enumerate(updates)]
+    order: list[int] = []
     done: set[int] = set()
+    waiting = dict.fromkeys(range(len(updates)))
     while waiting:
-        ready = [i for i, needs in waiting.items() if needs <= done]
-        if not ready:
+        readable = [i for i in waiting if read_from[i] <= done]
+        if not readable:
             raise InputError("the schedule has updates that read each other's tokens: it was not recorded by one run")
+        ready = [i for i in readable if replaced[i] <= done] or readable[:1]
+        order += ready
+        done.update(ready)
         for i in ready:
             del waiting[i]
-            order.append(updates[i])
-        done.update(ready)
-    return tuple(order)
+    return tuple(updates[i] for i in order)
+
+
+def _known(values: Tensor) -> set[int]:
+    return set(values.unique().tolist()) - {-1}

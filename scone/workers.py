@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,13 +35,26 @@ class Draw(Protocol):
 
 
 def draw_from_head(
-    weight: Tensor, bias: Tensor | None = None, keep: Tensor | None = None, *, temperature: float = 1.0
+    weight: Tensor,
+    bias: Tensor | None = None,
+    keep: Tensor | None = None,
+    *,
+    temperature: float = 1.0,
+    backend: str | None = None,
 ) -> Draw:
     """Draw with `gibbs_sample` from the head `softmax((hidden @ weight.T + bias) / temperature)`, tokens of `keep` only."""
 
     def draw(hidden: Tensor, *, seed: Tensor, counter: Tensor) -> Tensor:
-        options = {"bias": bias, "keep": keep, "temperature": temperature}
-        return gibbs_sample(hidden, weight, seed=seed, counter=counter, **options).tokens
+        return gibbs_sample(
+            hidden,
+            weight,
+            bias=bias,
+            keep=keep,
+            temperature=temperature,
+            seed=seed,
+            counter=counter,
+            backend=backend,
+        ).tokens
 
     return draw
 
@@ -189,11 +201,9 @@ class _Plan:
     def never_reached(self) -> int:
         """Positions that may change and that no block covers."""
         place = torch.arange(self.shape[1], device=self.begin.device)
-        begin = self.begin[:, None]
-        open_ = (place >= begin) & (place < begin + self.length[:, None])  # (R, T)
-        for start in self.starts.unbind(1):
-            open_ &= (place < start[:, None]) | (place >= start[:, None] + self.block)
-        return int(open_.sum())
+        wanted = (place >= self.begin[:, None]) & (place < (self.begin + self.length)[:, None])  # (R, T)
+        covered = self.starts[..., None] + torch.arange(self.block, device=place.device)  # (R, iterations, block)
+        return int(wanted.scatter(1, covered.flatten(1), False).sum())
 
 
 def _plan(pool: GibbsPool, tokens: Tensor, seed: Tensor | int, span: tuple[Tensor, Tensor] | None, first: int) -> _Plan:
@@ -201,7 +211,10 @@ def _plan(pool: GibbsPool, tokens: Tensor, seed: Tensor | int, span: tuple[Tenso
         given = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
         raise InputError(f"tokens must be a tensor (rows, positions), got {given}")
     rows, positions = tokens.shape
-    seed = torch.as_tensor(seed, dtype=torch.int64, device=tokens.device).expand(rows)
+    seed = torch.as_tensor(seed, dtype=torch.int64, device=tokens.device)
+    if seed.shape not in ((), (rows,)):
+        raise InputError(f"seed must be an int or have shape ({rows},), got {tuple(seed.shape)}")
+    seed = seed.expand(rows)
     if span is None:
         span = (torch.zeros_like(seed), torch.full_like(seed, positions))
     begin, length = span
@@ -278,28 +291,41 @@ class _Tally:
 
 def _run_workers(pool: GibbsPool, plan: _Plan, state: HogwildState, tally: _Tally) -> None:
     """Let the workers take turns until none is left; the first that fails, or Ctrl-C, stops all of them."""
-    stop, numbers = threading.Event(), itertools.count()
+    stop, numbers, failures = threading.Event(), itertools.count(), list[BaseException]()
     threads = torch.get_num_threads()
     share = pool.threads or max(1, threads // pool.workers)
-    join_caller = _streams(state.device)
+    own_stream = _streams(state.device)
 
     def work(worker: int) -> None:
-        torch.set_num_threads(share)  # of this thread
-        with torch.no_grad(), join_caller():
-            while not stop.is_set() and (number := next(numbers)) < plan.turns:
-                tally.add(_turn(pool, plan, state, number, worker))
+        try:
+            torch.set_num_threads(share)  # of this thread
+            with torch.no_grad(), own_stream():
+                while not stop.is_set() and (number := next(numbers)) < plan.turns:
+                    tally.add(_turn(pool, plan, state, number, worker))
+        except BaseException as failure:
+            failures.append(failure)
+            stop.set()
 
+    workers = [threading.Thread(target=work, args=(i,), name=f"gibbs-{i}") for i in range(pool.workers)]
     try:
-        with ThreadPoolExecutor(pool.workers, thread_name_prefix="gibbs") as executor:
-            futures = [executor.submit(work, worker) for worker in range(pool.workers)]
-            try:
-                wait(futures, return_when=FIRST_EXCEPTION)
-            finally:
-                stop.set()
-        for future in futures:
-            future.result()
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
     finally:
+        stop.set()
+        for worker in workers:
+            _wait_for(worker)
         torch.set_num_threads(threads)  # threads that others start later take the number that was set last
+    if failures:
+        raise failures[0]
+
+
+def _wait_for(worker: threading.Thread) -> None:
+    """Join a thread, even one whose start was interrupted, which join() refuses until it has begun."""
+    while worker in threading.enumerate():
+        with contextlib.suppress(RuntimeError):
+            worker.join()
 
 
 def _streams(device: torch.device) -> Callable[[], contextlib.AbstractContextManager[None]]:

@@ -49,6 +49,8 @@ class HogwildState:
         _checks.indices(
             "tokens", tokens, (None, None), tokens.device if isinstance(tokens, Tensor) else torch.device("cpu")
         )
+        if tokens.is_meta:
+            raise ValueError(f"tokens must hold values, got a tensor on {tokens.device}")
         _check_range(tokens)
         rows, positions = tokens.shape
         stride = -(-positions // _CACHE_LINE) * _CACHE_LINE

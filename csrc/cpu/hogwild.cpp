@@ -1,4 +1,4 @@
-// The shared token state on the CPU: loops over the functions of hogwild.h, after checks that leave the state unchanged.
+// The shared token state on the CPU: loops over the functions of hogwild.h. All checks come before the first write.
 // torch releases the GIL before it calls an operator, so nothing here may touch Python.
 #include "hogwild_tensors.h"
 
@@ -15,9 +15,7 @@ std::tuple<at::Tensor, at::Tensor> read(const at::Tensor& words) {
   auto* tokens_ptr = tokens.data_ptr<std::int64_t>();
   auto* versions_ptr = versions.data_ptr<std::int64_t>();
   for (std::int64_t row = 0; row < state.rows; ++row) {
-    for (std::int64_t position = 0; position < state.positions; ++position) {
-      read_word(state, row, position, tokens_ptr, versions_ptr);
-    }
+    read_row(state, row, tokens_ptr + row * state.positions, versions_ptr + row * state.positions);
   }
   return {std::move(tokens), std::move(versions)};
 }
@@ -28,8 +26,8 @@ void check_values(State state, Blocks blocks) {
                       state.positions, " positions, got row ", blocks.rows[block], ", start ",
                       blocks.starts[block], " and ", blocks.size, " tokens");
     for (std::int64_t offset = 0; offset < blocks.size; ++offset) {
-      TORCH_CHECK_VALUE(blocks.token_fits(block, offset), "tokens[", block, ", ", offset, "] must be in [0, 2**32), got ",
-                        blocks.tokens[block * blocks.size + offset]);
+      TORCH_CHECK_VALUE(blocks.token_fits(block, offset), "tokens[", block, ", ", offset,
+                        "] must be in [0, 2**32), got ", blocks.tokens[block * blocks.size + offset]);
     }
   }
 }
@@ -49,12 +47,8 @@ at::Tensor write(const at::Tensor& words, const at::Tensor& rows, const at::Tens
   at::Tensor staleness = at::empty({blocks.count, state.positions}, words.options());
   auto* staleness_ptr = staleness.data_ptr<std::int64_t>();
   for (std::int64_t block = 0; block < blocks.count; ++block) {
-    for (std::int64_t offset = 0; offset < blocks.size; ++offset) {
-      write_word(state, blocks, block, offset, staleness_ptr);
-    }
-    for (std::int64_t position = 0; position < state.positions; ++position) {
-      look_back(state, blocks, block, position, staleness_ptr);
-    }
+    publish_block(state, blocks, block, staleness_ptr + block * state.positions);
+    look_back(state, blocks, block, staleness_ptr + block * state.positions);
   }
   return staleness;
 }

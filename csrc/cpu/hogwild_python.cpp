@@ -16,6 +16,14 @@ const Tensor& tensor_argument(const char* name, PyObject* argument) {
   return THPVariable_Unpack(argument);
 }
 
+// Checked before the dispatcher takes a tensor's device for the state's.
+const Tensor& beside(const Tensor& words, const char* name, PyObject* argument) {
+  const Tensor& tensor = tensor_argument(name, argument);
+  TORCH_CHECK_VALUE(tensor.device() == words.device(), name, " must be on ", words.device(), " like the state, got ",
+                    tensor.device());
+  return tensor;
+}
+
 PyObject* hogwild_read(PyObject*, PyObject* words_argument) {
   HANDLE_TH_ERRORS
   static const auto op =
@@ -34,12 +42,12 @@ PyObject* hogwild_write(PyObject*, PyObject* const* arguments, Py_ssize_t count)
   HANDLE_TH_ERRORS
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("scone_kernels::hogwild_write", "").typed<Write>();
-  TORCH_CHECK_TYPE(count == 5, "hogwild_write takes words, rows, starts, tokens and versions, got ", count, " arguments");
+  TORCH_CHECK_TYPE(count == 5, "hogwild_write takes words, rows, starts, tokens, versions; got ", count, " arguments");
   const Tensor& words = tensor_argument("words", arguments[0]);
-  const Tensor& rows = tensor_argument("rows", arguments[1]);
-  const Tensor& starts = tensor_argument("starts", arguments[2]);
-  const Tensor& tokens = tensor_argument("tokens", arguments[3]);
-  const Tensor& versions = tensor_argument("snapshot.versions", arguments[4]);
+  const Tensor& rows = beside(words, "rows", arguments[1]);
+  const Tensor& starts = beside(words, "starts", arguments[2]);
+  const Tensor& tokens = beside(words, "tokens", arguments[3]);
+  const Tensor& versions = beside(words, "snapshot.versions", arguments[4]);
   Tensor staleness = [&] {
     const pybind11::gil_scoped_release no_gil;
     return op.call(words, rows, starts, tokens, versions);

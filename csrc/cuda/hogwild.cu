@@ -13,9 +13,8 @@ constexpr std::int64_t kMaxGrid = 65535;  // the kernels stride over what is lef
 }  // namespace
 
 void launch_read(const State& state, std::int64_t* tokens, std::int64_t* versions, cudaStream_t stream) {
-  const std::int64_t count = state.rows * state.positions;
-  if (count == 0) return;
-  const auto grid = static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, kMaxGrid));
+  if (state.rows == 0 || state.positions == 0) return;
+  const auto grid = static_cast<unsigned>(std::min(state.rows, kMaxGrid));
   read_kernel<<<grid, kThreads, 0, stream>>>(state, tokens, versions);
 }
 

@@ -27,9 +27,7 @@ struct State {
   std::int64_t rows;
   std::int64_t positions;
 
-  SCONE_HOST_DEVICE Word& at(std::int64_t row, std::int64_t position) const {
-    return words[row * row_stride + position];
-  }
+  SCONE_HOST_DEVICE Word* row(std::int64_t index) const { return words + index * row_stride; }
 };
 
 // `count` blocks of `size` new tokens, and the versions (rows, positions) of the snapshot that they were drawn from.
@@ -85,34 +83,45 @@ SCONE_HOST_DEVICE inline std::int64_t ahead(std::uint32_t current, std::int64_t 
   return static_cast<std::uint32_t>(current - static_cast<std::uint32_t>(seen));
 }
 
-// One word of a snapshot.
-SCONE_HOST_DEVICE inline void read_word(const State& state, std::int64_t row, std::int64_t position,
-                                        std::int64_t* tokens, std::int64_t* versions) {
-  const Word word = load(state.at(row, position));
-  const std::int64_t index = row * state.positions + position;
-  tokens[index] = token_of(word);
-  versions[index] = version_of(word);
+// The functions below do every `step`-th item from `first` on: a CPU thread does all (0, 1), and the threads of a CUDA
+// block share them (threadIdx.x, blockDim.x).
+
+// One row of a snapshot: (positions,) each.
+SCONE_HOST_DEVICE inline void read_row(const State& state, std::int64_t row, std::int64_t* tokens,
+                                       std::int64_t* versions, std::int64_t first = 0, std::int64_t step = 1) {
+  Word* words = state.row(row);
+  for (std::int64_t p = first, end = state.positions; p < end; p += step) {
+    const Word word = load(words[p]);
+    tokens[p] = token_of(word);
+    versions[p] = version_of(word);
+  }
 }
 
-// Writes one token of one block, and how many versions its position had advanced past the snapshot.
-SCONE_HOST_DEVICE inline void write_word(const State& state, const Blocks& blocks, std::int64_t block,
-                                         std::int64_t offset, std::int64_t* staleness) {
-  const std::int64_t row = blocks.rows[block];
-  const std::int64_t position = blocks.starts[block] + offset;
-  const auto token = static_cast<std::uint32_t>(blocks.tokens[block * blocks.size + offset]);
-  const std::uint32_t replaced = publish(state.at(row, position), token);
-  staleness[block * state.positions + position] = ahead(replaced, blocks.versions[row * state.positions + position]);
+// Writes a block, and into staleness (positions,) how many versions its positions had advanced past the snapshot.
+SCONE_HOST_DEVICE inline void publish_block(const State& state, const Blocks& blocks, std::int64_t block,
+                                            std::int64_t* staleness, std::int64_t first = 0, std::int64_t step = 1) {
+  const std::int64_t row = blocks.rows[block], start = blocks.starts[block];
+  Word* words = state.row(row) + start;
+  const std::int64_t* seen = blocks.versions + row * state.positions + start;
+  const std::int64_t* tokens = blocks.tokens + block * blocks.size;
+  for (std::int64_t j = first, end = blocks.size; j < end; j += step) {
+    staleness[start + j] = ahead(publish(words[j], static_cast<std::uint32_t>(tokens[j])), seen[j]);
+  }
 }
 
-// After a block is written: how many versions another position of its row has advanced past the snapshot. A write that
-// races with this look may be counted or not.
+// After a block is written: the same for the other positions of its row. A write that races with this look may be
+// counted or not.
 SCONE_HOST_DEVICE inline void look_back(const State& state, const Blocks& blocks, std::int64_t block,
-                                        std::int64_t position, std::int64_t* staleness) {
-  const std::int64_t start = blocks.starts[block];
-  if (position >= start && position < start + blocks.size) return;
-  const std::int64_t row = blocks.rows[block];
-  const std::uint32_t current = version_of(load(state.at(row, position)));
-  staleness[block * state.positions + position] = ahead(current, blocks.versions[row * state.positions + position]);
+                                        std::int64_t* staleness, std::int64_t first = 0, std::int64_t step = 1) {
+  const std::int64_t row = blocks.rows[block], start = blocks.starts[block];
+  Word* words = state.row(row);
+  const std::int64_t* seen = blocks.versions + row * state.positions;
+  for (std::int64_t p = first; p < start; p += step) {
+    staleness[p] = ahead(version_of(load(words[p])), seen[p]);
+  }
+  for (std::int64_t p = start + blocks.size + first, end = state.positions; p < end; p += step) {
+    staleness[p] = ahead(version_of(load(words[p])), seen[p]);
+  }
 }
 
 }  // inline namespace

@@ -1,4 +1,4 @@
-// What both devices check before a tensor becomes a pointer. Messages name the argument, what it must be and what it is.
+// What both devices check before a tensor becomes a pointer.
 #pragma once
 
 #include "hogwild.h"
@@ -9,7 +9,8 @@ namespace scone::hogwild {
 
 inline State state_of(const at::Tensor& words) {
   TORCH_CHECK_TYPE(words.scalar_type() == at::kLong, "words must be int64, got ", words.scalar_type());
-  TORCH_CHECK_VALUE(words.dim() == 2 && words.stride(1) == 1, "words must be (rows, positions) with adjacent positions");
+  TORCH_CHECK_VALUE(words.dim() == 2 && words.stride(1) == 1,
+                    "words must be (rows, positions) with adjacent positions");
   return {reinterpret_cast<Word*>(words.data_ptr<std::int64_t>()), words.stride(0), words.size(0), words.size(1)};
 }
 

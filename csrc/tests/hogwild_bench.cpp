@@ -3,6 +3,7 @@
 // Prints one line per method: name, updates per second.
 #include "hogwild.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -66,30 +67,26 @@ int main(int argc, char** argv) {
   const std::int64_t stride = (setup.positions + 7) / 8 * 8;  // a row never shares a cache line with the next
   std::vector<Word> words(stride * setup.threads + 8);
   const State state{words.data(), stride, setup.threads, setup.positions};
-  auto blocks_of = [&](const Worker& worker) {
+  auto blocks_of = [=](const Worker& worker) {
     return Blocks{&worker.row, &worker.start, worker.block.data(), worker.versions.data(), 1, setup.block};
   };
-  auto snapshot = [&](Worker& worker) {
-    for (std::int64_t p = 0; p < setup.positions; ++p) {
-      read_word(state, worker.row, p, worker.tokens.data(), worker.versions.data());
-    }
-  };
-
-  std::printf("lock-free %.0f\n", updates_per_second(setup, stride, [&](Worker& worker) {
-    snapshot(worker);
+  std::printf("lock-free %.0f\n", updates_per_second(setup, stride, [=](Worker& worker) {
+    const std::int64_t offset = worker.row * setup.positions;
+    read_row(state, worker.row, worker.tokens.data() + offset, worker.versions.data() + offset);
     const Blocks blocks = blocks_of(worker);
-    for (std::int64_t j = 0; j < setup.block; ++j) write_word(state, blocks, 0, j, worker.staleness.data());
-    for (std::int64_t p = 0; p < setup.positions; ++p) look_back(state, blocks, 0, p, worker.staleness.data());
+    publish_block(state, blocks, 0, worker.staleness.data());
+    look_back(state, blocks, 0, worker.staleness.data());
   }));
   // No compare-and-swap: racing writers can publish the same version, so staleness and replay would be wrong.
-  std::printf("plain-store %.0f\n", updates_per_second(setup, stride, [&](Worker& worker) {
-    snapshot(worker);
+  std::printf("plain-store %.0f\n", updates_per_second(setup, stride, [=](Worker& worker) {
+    const std::int64_t offset = worker.row * setup.positions;
+    read_row(state, worker.row, worker.tokens.data() + offset, worker.versions.data() + offset);
+    Word* row = state.row(worker.row) + worker.start;
     for (std::int64_t j = 0; j < setup.block; ++j) {
-      Word& word = state.at(worker.row, worker.start + j);
-      AtomicWord(word).store(pack(static_cast<std::uint32_t>(worker.block[j]), version_of(load(word)) + 1), relaxed);
+      const auto token = static_cast<std::uint32_t>(worker.block[j]);
+      AtomicWord(row[j]).store(pack(token, version_of(load(row[j])) + 1), relaxed);
     }
-    const Blocks blocks = blocks_of(worker);
-    for (std::int64_t p = 0; p < setup.positions; ++p) look_back(state, blocks, 0, p, worker.staleness.data());
+    look_back(state, blocks_of(worker), 0, worker.staleness.data());
   }));
   std::mutex mutex;
   std::vector<std::int64_t> plain(stride * setup.threads);
