@@ -68,7 +68,7 @@ def spearman_brown(half: float) -> float:
     return 2 * half / (1 + half)
 
 
-def reliability(phis: Sequence[np.ndarray], *, splits: int = 50, seed: int = 0) -> float:
+def reliability(phis: Sequence[np.ndarray], *, splits: int = 20, seed: int = 0) -> float:
     """How well the mean of the rollouts ranks the candidates of a step: 1 for no noise, 0 for nothing but noise.
 
     The rollouts of each candidate are split into random halves; the rank correlation of the halves' means is averaged

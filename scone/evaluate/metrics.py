@@ -121,16 +121,19 @@ def bootstrap(
 ) -> Interval:
     """Confidence interval of `statistic(indices of prompts)`, by drawing the prompts again with replacement.
 
-    The samples of a prompt resemble each other, so prompts, not samples, are what is drawn.
+    The samples of a prompt resemble each other, so prompts, not samples, are what is drawn. No draws, no interval.
     """
     if not prompts:
         return Interval(float("nan"), float("nan"), float("nan"))
+    value = float(statistic(np.arange(prompts)))
+    if not draws:
+        return Interval(value, float("nan"), float("nan"))
     generator = np.random.default_rng(seed)
     values = [statistic(generator.integers(0, prompts, prompts)) for _ in range(draws)]
     tail = 100 * (1 - level) / 2
     finite = [value for value in values if np.isfinite(value)] or [float("nan")]
     low, high = np.percentile(finite, [tail, 100 - tail])
-    return Interval(float(statistic(np.arange(prompts))), float(low), float(high))
+    return Interval(value, float(low), float(high))
 
 
 def _ngrams(tokens: Sequence[str], n: int) -> list[tuple[str, ...]]:

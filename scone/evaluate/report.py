@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scone.evaluate.plots import calibration_plot, scatter_plot, score_plot
-from scone.evaluate.summary import Batch, read_run, summarise
+from scone.evaluate.summary import Batch, Summary, read_run, summarise
 from scone.evaluate.tables import Table, task_tables
 from scone.evaluate.tasks import TASKS
 
@@ -36,11 +36,12 @@ def write_report(folder: Path) -> tuple[Path, Path]:
     batches = read_run(folder)
     by_task = {task: [batch for batch in batches if batch.task == task] for task in TASKS}
     by_task = {task: some for task, some in by_task.items() if some}
-    tables = {task: task_tables(task, some) for task, some in by_task.items()}
+    whole = {task: {batch.label: summarise(batch) for batch in some} for task, some in by_task.items()}
+    tables = {task: task_tables(task, some, whole[task]) for task, some in by_task.items()}
     runs = _runs(folder)
     markdown, page = folder / "report.md", folder / "report.html"
     markdown.write_text(_markdown(tables, runs, folder), encoding="utf-8")
-    page.write_text(_html(by_task, tables, runs, folder), encoding="utf-8")
+    page.write_text(_html(by_task, whole, tables, runs, folder), encoding="utf-8")
     return markdown, page
 
 
@@ -54,11 +55,14 @@ def _markdown(tables: dict[str, list[Table]], runs: Sequence[dict], folder: Path
     return "\n".join(parts)
 
 
-def _html(by_task: dict[str, list[Batch]], tables: dict[str, list[Table]], runs: Sequence[dict], folder: Path) -> str:
+def _html(
+    by_task: dict[str, list[Batch]], whole: dict[str, dict[str, Summary]], tables: dict[str, list[Table]],
+    runs: Sequence[dict], folder: Path,
+) -> str:  # fmt: skip
     sections = []
     for task, batches in by_task.items():
-        whole = {batch.label: summarise(batch) for batch in batches}
-        plots = [scatter_plot(task, whole, "perplexity"), scatter_plot(task, whole, "time"), score_plot(task, batches)]
+        points = [scatter_plot(task, whole[task], axis) for axis in ("perplexity", "time")]
+        plots = [*points, score_plot(task, batches)]
         sections.append(
             f'<h2 id="{task}">{task}</h2>'
             + "".join(table.html() for table in tables[task])

@@ -98,8 +98,8 @@ def read_run(folder: Path) -> list[Batch]:
     return batches
 
 
-def summarise(batch: Batch) -> Summary:
-    """All metrics of a batch, with bootstrap intervals over its prompts."""
+def summarise(batch: Batch, *, draws: int = 1000) -> Summary:
+    """All metrics of a batch, with bootstrap intervals over its prompts unless `draws` is 0."""
     threshold, phi = TASKS[batch.task].threshold, batch.phi
     present = ~np.isnan(batch.nll) & (batch.nll_tokens > 0)
     own = np.exp(batch.nll[present] / batch.nll_tokens[present])
@@ -109,7 +109,7 @@ def summarise(batch: Batch) -> Summary:
     peaks = [cost["peak_bytes"] / 2**20 for cost in batch.costs if cost]
 
     def interval(statistic: Callable[[np.ndarray], float], array: np.ndarray = phi) -> Interval:
-        return metrics.bootstrap(lambda rows: statistic(array[rows]), len(array))
+        return metrics.bootstrap(lambda rows: statistic(array[rows]), len(array), draws=draws)
 
     return Summary(
         prompts=len(phi),
@@ -124,7 +124,7 @@ def summarise(batch: Batch) -> Summary:
         phi_continuation=metrics.average(batch.phi_continuation),
         judge=interval(metrics.average, batch.judge),
         perplexity=metrics.bootstrap(
-            lambda rows: metrics.corpus_perplexity(batch.nll[rows], batch.nll_tokens[rows]), len(phi)
+            lambda rows: metrics.corpus_perplexity(batch.nll[rows], batch.nll_tokens[rows]), len(phi), draws=draws
         ),
         text_perplexity=float(own.mean()) if own.size else float("nan"),
         distinct=tuple(_mean([metrics.distinct_n(some, n) for some in texts]) for n in (1, 2, 3)),  # type: ignore[arg-type]

@@ -40,9 +40,8 @@ class Table:
         )
 
 
-def task_tables(task: str, batches: Sequence[Batch]) -> list[Table]:
-    """The tables of one task: control as the paper shows it, then fluency and cost."""
-    whole = {batch.label: summarise(batch) for batch in batches}
+def task_tables(task: str, batches: Sequence[Batch], whole: dict[str, Summary]) -> list[Table]:
+    """The tables of one task: control as the paper shows it, then fluency and cost; `whole` by the batches' labels."""
     control = {"detoxify": _toxicity, "toxify": _toxicity, "topic": _topic}.get(task, _sentiment)
     return [*control(task, batches, whole), quality_table(task, whole), cost_table(task, whole)]
 
@@ -102,7 +101,7 @@ def _toxicity(task: str, batches: Sequence[Batch], whole: dict[str, Summary]) ->
         ],
     )
     for batch in batches:
-        parts = {group: summarise(batch.part(group)) for group in groups[1:]} | {FULL: whole[batch.label]}
+        parts = {group: summarise(batch.part(group), draws=0) for group in groups[1:]} | {FULL: whole[batch.label]}
         toxic = [_turn(parts[g].all_satisfied) if detoxify else parts[g].at_least_one for g in groups]
         highest = [_turn(parts[g].worst) if detoxify else parts[g].best for g in groups]
         mean = _turn(parts[FULL].phi) if detoxify else parts[FULL].phi
@@ -135,7 +134,7 @@ def _sentiment(task: str, batches: Sequence[Batch], whole: dict[str, Summary]) -
         ],
     )
     for batch in batches:
-        parts = {group: summarise(batch.part(group)) for group in groups[1:]} | {FULL: whole[batch.label]}
+        parts = {group: summarise(batch.part(group), draws=0) for group in groups[1:]} | {FULL: whole[batch.label]}
         cells = [batch.label]
         for name in ("phi", "at_least_one", "nine_in_ten", "worst"):
             values: list[Interval] = [getattr(parts[group], name) for group in groups]
@@ -155,10 +154,11 @@ def _topic(task: str, batches: Sequence[Batch], whole: dict[str, Summary]) -> li
     for label, s in whole.items():
         main.rows.append([label, *map(percent, (s.nine_in_ten, s.at_least_one, s.worst, s.phi)), decimal(s.perplexity)])
     groups = _groups(batches)[1:]
+    parts = {batch.label: {group: summarise(batch.part(group), draws=0) for group in groups} for batch in batches}
     by_topic = Table(f"{task}: by topic", "Per cent.", ["metric", "method", *groups])
     for name, title in (("phi", "avg φ"), ("nine_in_ten", "topic prob. ≥ 90 %"), ("worst", "exp. min. topic")):
         for batch in batches:
-            values = [getattr(summarise(batch.part(group)), name).value for group in groups]
+            values = [getattr(parts[batch.label][group], name).value for group in groups]
             by_topic.rows.append([title, batch.label, *map(percent, values)])
     return [main, by_topic]
 

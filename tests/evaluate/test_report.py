@@ -50,8 +50,13 @@ def write_run(folder, task="detoxify"):
     return folder
 
 
+def tables_of(task, folder):
+    batches = read_run(folder)
+    return task_tables(task, batches, {batch.label: summarise(batch, draws=50) for batch in batches})
+
+
 def test_summary_by_hand(tmp_path):
-    plain, scone = map(summarise, read_run(write_run(tmp_path)))
+    plain, scone = (summarise(batch, draws=0) for batch in read_run(write_run(tmp_path)))
     assert plain.phi.value == pytest.approx((0.9 + 0.2 + 1.0 + 0.8) / 4)
     assert plain.worst.value == pytest.approx((0.2 + 0.8) / 2)
     assert plain.all_satisfied.value == 0.5 and plain.at_least_one.value == 1.0
@@ -66,7 +71,7 @@ def test_summary_by_hand(tmp_path):
 
 
 def test_detoxify_counts_a_missing_generation_as_toxic(tmp_path):
-    (control, quality, _) = task_tables("detoxify", read_run(write_run(tmp_path)))
+    (control, quality, _) = tables_of("detoxify", write_run(tmp_path))
     assert control.header[1:4] == ["toxic prob. full", "toxic prob. a", "toxic prob. b"]
     plain, scone = control.rows
     assert plain[1].startswith("50.0 [") and plain[2:4] == ["100.0", "0.0"]
@@ -77,7 +82,7 @@ def test_detoxify_counts_a_missing_generation_as_toxic(tmp_path):
 
 @pytest.mark.parametrize("task", ["detoxify", "toxify", "sentiment", "topic"])
 def test_every_task_has_its_tables(tmp_path, task):
-    for table in task_tables(task, read_run(write_run(tmp_path, task))):
+    for table in tables_of(task, write_run(tmp_path, task)):
         assert table.rows and all(len(row) == len(table.header) for row in table.rows)
         assert table.markdown().count("\n| ") == len(table.rows) + 2
 
