@@ -52,7 +52,8 @@ class Decision:
 class Scone:
     """Steers a causal LM so that its texts satisfy a verifier.
 
-    `lm` and `masked_lm` are (model, tokenizer); `verifier` is a Verifier or an expression of verifiers.
+    `lm` and `masked_lm` are models with their tokenizers beside them, or (model, tokenizer) pairs; `verifier` is a
+    Verifier or an expression of verifiers.
 
     >>> engine = Scone.from_pretrained(target="positive")
     >>> out = engine.generate(["The movie was"], max_new_tokens=5, seed=0)
@@ -64,19 +65,22 @@ class Scone:
 
     def __init__(
         self,
-        lm: tuple[Any, Any],
-        masked_lm: tuple[Any, Any],
+        lm: Any,
+        masked_lm: Any,
         verifier: Expression,
         config: SconeConfig | None = None,
+        *,
+        lm_tokenizer: Any = None,
+        masked_lm_tokenizer: Any = None,
     ) -> None:
         if not isinstance(verifier, Expression):
             raise ModelError(f"verifier must be a Verifier, got {type(verifier).__name__}")
         if config is not None and not isinstance(config, SconeConfig):
             raise InputError(f"config must be a SconeConfig, got {type(config).__name__}")
         self.config = config or SconeConfig()
-        self.causal_lm = CausalLM(*lm)
-        self._mlm = Conditionals(*masked_lm)
-        self.controller = Controller(self.causal_lm, self._mlm, verifier)
+        self.causal_lm = CausalLM(*_pair("lm", lm, lm_tokenizer))
+        mlm = Conditionals(*_pair("masked_lm", masked_lm, masked_lm_tokenizer))
+        self.controller = Controller(self.causal_lm, mlm, verifier)
 
     @classmethod
     def from_pretrained(
@@ -92,9 +96,9 @@ class Scone:
         device_map: Any = None,
         trust_remote_code: bool = False,
     ) -> Scone:
-        """Load the three models by name: a Hub id, a folder, or "embedded"; ready objects are taken as they are.
+        """Load the three models by name: a Hub id, a folder, or "embedded".
 
-        Without arguments: the models that come with scone, steered towards positive sentiment. `device_map` is for
+        Ready objects are taken as they are: (model, tokenizer) pairs, and for the verifier also a Verifier. Without arguments: the models that come with scone, steered towards positive sentiment. `device_map` is for
         the LM; the masked LM and the verifier go to `device`. Weights are read from safetensors only.
 
         >>> Scone.from_pretrained().verifier.labels
@@ -107,6 +111,10 @@ class Scone:
             if target is None:
                 raise InputError(f"target must be a label of the verifier {verifier!r}, got None")
             verifier = Verifier.from_pretrained(verifier, target=target, **common)
+        elif isinstance(verifier, tuple):
+            if target is None:
+                raise InputError("target must be a label of the verifier, got None")
+            verifier = Verifier(*verifier, target=target)
         elif target is not None:
             raise InputError(f"target must be None where verifier is a ready object, got {target!r}")
         lm = load_causal_lm(lm, device_map=device_map, **common) if isinstance(lm, str) else lm
@@ -126,7 +134,12 @@ class Scone:
     @property
     def masked_lm(self) -> Any:
         """The masked LM, as given."""
-        return self._mlm.model
+        return self.controller.mlm.model
+
+    @property
+    def masked_lm_tokenizer(self) -> Any:
+        """The masked LM's tokenizer."""
+        return self.controller.mlm.tokenizer
 
     @property
     def verifier(self) -> Any:
@@ -412,6 +425,16 @@ class Scone:
         if not all(isinstance(s, str) and s for s in strings):
             raise InputError(f"stop must be non-empty strings, got {stop!r}")
         return Writer(self.causal_lm, stop=strings, stop_token_ids=stop_token_ids)
+
+
+def _pair(name: str, model: Any, tokenizer: Any) -> tuple[Any, Any]:
+    if isinstance(model, tuple) and len(model) == 2 and tokenizer is None:
+        return model
+    if isinstance(model, tuple) or tokenizer is None:
+        raise InputError(
+            f"{name} must be a model with {name}_tokenizer, or (model, tokenizer), got {type(model).__name__}"
+        )
+    return model, tokenizer
 
 
 def processed(texts: Sequence[Text], logits: Tensor, processors: Sequence[Processor]) -> Tensor:

@@ -177,5 +177,5 @@ def _select_cache(cache: Any, rows: Tensor) -> Any:
     """Rows of a cache, without touching the one given: layers grow by concatenation, so a shallow copy is enough."""
     fork = copy.copy(cache)
     fork.layers = [copy.copy(layer) for layer in cache.layers]
-    fork.batch_select_indices(rows)
+    fork.reorder_cache(rows)
     return fork

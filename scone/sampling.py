@@ -10,6 +10,7 @@ from torch import Tensor
 
 import scone_kernels as kernels
 from scone.config import SconeConfig
+from scone.errors import InputError
 from scone.lm import truncate
 
 __all__ = ["Candidates", "choose", "propose"]
@@ -34,6 +35,8 @@ def propose(logits: Tensor, config: SconeConfig) -> Candidates:
     >>> propose(torch.tensor([[0.0, 2.0, 1.0]]), SconeConfig(top_k=2)).tokens
     tensor([[1, 2]])
     """
+    if bool(logits.isneginf().all(-1).any()):
+        raise InputError("logits_processor must leave at least one token, got -inf for all")
     log_p = (logits / config.temperature).log_softmax(-1)
     log_p, tokens = log_p.topk(min(config.top_k, logits.shape[-1]), dim=-1)
     if config.top_p < 1 or config.min_p > 0:

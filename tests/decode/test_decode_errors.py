@@ -181,3 +181,17 @@ def test_target_belongs_to_a_name(positive: Verifier) -> None:
         Scone.from_pretrained(tiny.llama(), tiny.masked_lm("bert"), positive, target="positive")
     with pytest.raises(InputError, match="target must be a label of the verifier 'embedded:topic', got None"):
         Scone.from_pretrained(tiny.llama(), tiny.masked_lm("bert"), "embedded:topic")
+
+
+def test_a_model_needs_its_tokenizer(positive: Verifier) -> None:
+    with pytest.raises(
+        InputError, match=r"lm must be a model with lm_tokenizer, or \(model, tokenizer\), got LlamaForCausalLM"
+    ):
+        Scone(tiny.llama()[0], tiny.masked_lm("bert"), positive)
+    with pytest.raises(InputError, match="target must be a label of the verifier, got None"):
+        Scone.from_pretrained(tiny.llama(), tiny.masked_lm("bert"), tiny.classifier())
+
+
+def test_processors_must_leave_a_token(engine: Scone) -> None:
+    with pytest.raises(InputError, match="logits_processor must leave at least one token, got -inf for all"):
+        engine.next_token("the movie was", logits_processor=[lambda ids, scores: scores - torch.inf])

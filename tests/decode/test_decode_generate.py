@@ -190,3 +190,49 @@ def test_long_prompts_keep_the_end(engine: Scone) -> None:
     step = narrow.next_token(prompt, max_new_tokens=8)
     assert step.q.isfinite().all()
     assert len(lm[1](prompt)["input_ids"]) > 60
+
+
+def test_models_from_folders(tmp_path, engine: Scone) -> None:
+    """Saved and loaded again by name, in another precision, the engine writes the same or similar things."""
+    folders = {}
+    for name, (model, tok) in {
+        "lm": tiny.llama(),
+        "masked_lm": tiny.masked_lm("bert"),
+        "verifier": tiny.classifier(),
+    }.items():
+        folders[name] = str(tmp_path / name)
+        model.save_pretrained(folders[name])
+        tok.save_pretrained(folders[name])
+    loaded = Scone.from_pretrained(**folders, target="positive", config=engine.config)
+    expected = engine.generate(["the movie was"], max_new_tokens=3)
+    assert loaded.generate(["the movie was"], max_new_tokens=3).token_ids == expected.token_ids
+    halved = Scone.from_pretrained(**folders, target="positive", config=engine.config, dtype="bfloat16", device="cpu")
+    assert halved.lm.dtype == halved.masked_lm.dtype == halved.verifier.model.dtype == torch.bfloat16
+    assert halved.next_token("the movie was").q.isfinite().all()
+
+
+def test_ready_objects_in_every_form(engine: Scone) -> None:
+    lm, masked, judge = tiny.llama(), tiny.masked_lm("bert"), tiny.classifier()
+    expected = engine.next_token("the movie was").q
+    verifier = Verifier(*judge, target=1)
+    apart = Scone(
+        lm=lm[0],
+        lm_tokenizer=lm[1],
+        masked_lm=masked[0],
+        masked_lm_tokenizer=masked[1],
+        verifier=verifier,
+        config=engine.config,
+    )
+    assert torch.allclose(apart.next_token("the movie was").q, expected, atol=1e-6)
+    paired = Scone.from_pretrained(lm, masked, judge, target="positive", config=engine.config)
+    assert torch.allclose(paired.next_token("the movie was").q, expected, atol=1e-6)
+
+
+def test_parts_of_different_precision(engine: Scone) -> None:
+    import copy
+
+    model, tok = tiny.classifier()
+    verifier = Verifier(copy.deepcopy(model).to(torch.bfloat16), tok, target="positive")
+    for form in ("position", "mean"):
+        mixed = Scone(tiny.llama(), tiny.masked_lm("bert"), verifier, engine.config.replace(taylor=form))
+        assert mixed.next_token("the movie was").q.isfinite().all()
