@@ -1,0 +1,67 @@
+"""The commands from their arguments to their files, on tiny models."""
+
+import argparse
+import json
+
+import pytest
+
+from scone.errors import InputError
+from scone.evaluate import command_audit, command_evaluate, command_report
+from scone.evaluate.runner import Store
+
+
+@pytest.fixture
+def call(names, tmp_path):
+    """Run a command with the tiny models in place of the embedded ones."""
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("the film was\nthe food is very\n")
+
+    def run(module, *words, models=True):
+        parser = argparse.ArgumentParser()
+        module.add_arguments(parser)
+        given = ["--lm", names.lm, "--masked-lm", names.masked_lm, "--verifier", names.verifier] if models else []
+        given += ["--prompts", str(prompts)] if models else []
+        return module.run(parser.parse_args([*words, *given]))
+
+    return run
+
+
+def test_audit_draws_once_and_writes_its_table(call, tmp_path, capsys):
+    words = ["sentiment", "--out", str(tmp_path / "audit"), "--rollouts", "6", "--max-new-tokens", "6", "--seeds", "1"]
+    assert call(command_audit, *words, "--rollouts-only") == 0
+    drawn = {path: path.stat().st_mtime_ns for path in (tmp_path / "audit" / "rollouts").iterdir()}
+    assert len(drawn) == 6 and not (tmp_path / "audit" / "audit.json").exists()
+    rows = ["myopic", "rollouts:4", "default", "warmup=0,init=mask"]
+    assert call(command_audit, *words, "--stored", "--rows", *rows) == 0
+    assert all(path.stat().st_mtime_ns == time for path, time in drawn.items())
+    found = json.loads((tmp_path / "audit" / "audit.json").read_text())
+    assert [row["name"] for row in found["rows"]] == rows and found["steps"] == 6
+    assert all(row["covered"] == 1.0 for row in found["rows"])
+    table = (tmp_path / "audit" / "audit.md").read_text()
+    assert table in capsys.readouterr().out and table.count("\n| `") == len(rows)
+
+
+def test_evaluate_then_report(call, tmp_path, capsys):
+    folder = tmp_path / "run"
+    words = ["--methods", "topk10", "bon:2", "--samples", "2", "--max-new-tokens", "4", "--no-judge"]
+    assert call(command_evaluate, "sentiment", "--out", str(folder), *words) == 0
+    assert len(Store(folder).samples) == 4
+    assert call(command_report, str(folder), models=False) == 0
+    assert "| topk10 |" in capsys.readouterr().out
+    assert (folder / "report.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "message"),
+    [
+        (command_evaluate, ["all"], "must come with one task"),
+        (command_evaluate, ["sentiment", "--samples", "0"], "--samples must be at least 1, got 0"),
+        (command_evaluate, ["sentiment", "--methods", "topk10", "bon-matched"], "must include scone and bon"),
+        (command_evaluate, ["sentiment", "--methods", "magic"], "method must be one of"),
+        (command_audit, ["sentiment", "--rollouts", "1"], "--rollouts must be at least 2"),
+    ],
+)
+def test_mistakes_are_found_before_any_work(call, tmp_path, module, words, message):
+    with pytest.raises(InputError, match=message):
+        call(module, *words, "--out", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
