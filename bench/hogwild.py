@@ -1,0 +1,255 @@
+"""The shared state against a mutex and torch indexing, and asynchronous workers against batched chains.
+
+    python -m bench hogwild                both tables (about four minutes on two cores)
+    python -m bench hogwild --only state   updates per second of the state
+    python -m bench hogwild --only chains  block updates per second of Gibbs sampling on the embedded masked LM
+    python -m bench hogwild --quick        a twentieth of the work, to see that it runs
+
+Methods take turns, so that a noisy machine disturbs all of them alike; a cell is the median of the turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.machine import describe
+from bench.tables import markdown
+from scone.conditionals import Conditionals
+from scone.workers import GibbsPool, GibbsRun
+from scone_kernels import HogwildState
+
+ROWS, POSITIONS, BLOCK = 8, 64, 4
+THREADS = (1, 2, 4, 8)
+NATIVE = Path(__file__).parents[1] / "csrc" / "tests" / "hogwild_bench.cpp"
+
+Update = Callable[[Tensor, Tensor, Tensor], None]
+"""One update of a worker's part of the state: rows (n,), starts (n,), tokens (n, block)."""
+
+
+def main(argv: list[str]) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m bench hogwild", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=["state", "chains"], help="one of the two tables")
+    parser.add_argument("--repeats", type=int, default=5, help="turns of each method (default 5)")
+    parser.add_argument("--quick", action="store_true", help="a twentieth of the work")
+    options = parser.parse_args(argv)
+    print(f"# Hogwild\n\n`python -m bench hogwild {' '.join(argv)}`\n\n{describe()}\n")
+    repeats, share = (1, 0.05) if options.quick else (options.repeats, 1.0)
+    if options.only != "chains":
+        print(state_table(repeats, updates=int(4000 * share)))
+        print(native_table(repeats, seconds=0.4 * share))
+    if options.only != "state":
+        print(chains_table(repeats, iterations=max(2, int(24 * share))))
+    return 0
+
+
+def lock_free(state: HogwildState) -> Update:
+    """HogwildState: read all of it, write a block in each row."""
+
+    def update(rows: Tensor, starts: Tensor, tokens: Tensor) -> None:
+        state.write(rows, starts, tokens, state.read())
+
+    return update
+
+
+def indexing(plain: Tensor) -> Update:
+    """The same on a plain tensor with torch, without versions and unsafe from several threads."""
+    offsets = torch.arange(BLOCK)
+
+    def update(rows: Tensor, starts: Tensor, tokens: Tensor) -> None:
+        plain.clone()
+        plain[rows[:, None], starts[:, None] + offsets] = tokens
+
+    return update
+
+
+def mutex(plain: Tensor, lock: threading.Lock) -> Update:
+    """The same, made safe by a mutex that is held for the read and for the write, not in between."""
+    offsets = torch.arange(BLOCK)
+
+    def update(rows: Tensor, starts: Tensor, tokens: Tensor) -> None:
+        with lock:
+            plain.clone()
+        with lock:
+            plain[rows[:, None], starts[:, None] + offsets] = tokens
+
+    return update
+
+
+def workers_of(method: str, threads: int, contended: bool) -> list[Update]:
+    """One update function for each thread: all on the same rows, or each on its own part of one state."""
+    parts = [slice(0, ROWS) if contended else slice(ROWS * i, ROWS * (i + 1)) for i in range(threads)]
+    tokens = torch.zeros(ROWS * threads, POSITIONS, dtype=torch.int64)
+    if method in ("cpu", "reference"):
+        state = HogwildState(tokens, backend=method)
+        return [lock_free(state[part]) for part in parts]
+    lock = threading.Lock()
+    return [indexing(tokens[part]) if method == "indexing" else mutex(tokens[part], lock) for part in parts]
+
+
+def updates_per_second(workers: list[Update], updates: int) -> float:
+    """Block updates of all workers together, each in its own thread."""
+    rows, tokens = torch.arange(ROWS), torch.arange(ROWS * BLOCK).view(ROWS, BLOCK)
+    starts = [torch.randint(0, POSITIONS - BLOCK + 1, (ROWS,)) for _ in range(16)]
+    each = max(1, updates // len(workers))
+    ready = threading.Barrier(len(workers) + 1)
+
+    def work(update: Update) -> None:
+        ready.wait()
+        for i in range(each):
+            update(rows, starts[i % 16], tokens)
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in workers]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    began = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    return each * len(workers) / (time.perf_counter() - began)
+
+
+def state_table(repeats: int, updates: int) -> str:
+    """Python threads: updates per second, and how many times the mutex and torch indexing that is."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    methods = ("cpu", "mutex", "indexing", "reference")
+    rows = []
+    for contended in (True, False):
+        for threads in THREADS:
+            speeds: dict[str, list[float]] = {method: [] for method in methods}
+            for _ in range(repeats):
+                for method in methods:
+                    count = updates // 5 if method == "reference" else updates
+                    speeds[method].append(updates_per_second(workers_of(method, threads, contended), count))
+            middle = {method: statistics.median(values) for method, values in speeds.items()}
+            against = [ratio(speeds["cpu"], speeds[method]) for method in methods[1:]]
+            place = "contended" if contended else "apart"
+            rows.append([place, str(threads), *(f"{middle[m] / 1000:.1f}" for m in methods), *against])
+    torch.set_num_threads(before)
+    header = [
+        "rows",
+        "threads",
+        "HogwildState",
+        "mutex",
+        "indexing",
+        "same service, mutex",
+        "÷ mutex",
+        "÷ indexing",
+        "÷ same service",
+    ]
+    note = (
+        f"Thousand updates per second from Python threads; one update reads {ROWS} rows of {POSITIONS} positions and "
+        f"writes a block of {BLOCK} tokens in each. *mutex*: `threading.Lock` around a plain int64 tensor. *indexing*: the "
+        'same without the lock. *same service, mutex*: `HogwildState(backend="reference")`, which also keeps versions and '
+        "measures staleness. Ratios are medians over turns, with the smallest and largest.\n"
+    )
+    return f"## The state\n\n{note}\n{markdown(header, rows)}\n"
+
+
+def ratio(ours: list[float], theirs: list[float]) -> str:
+    """The median ratio, turn by turn, and its range."""
+    ratios = sorted(a / b for a, b in zip(ours, theirs))
+    return f"{statistics.median(ratios):.1f} ({ratios[0]:.1f}–{ratios[-1]:.1f})"
+
+
+def native_table(repeats: int, seconds: float) -> str:
+    """The same without Python, where a critical section is a few nanoseconds long."""
+    title = "## The state without Python\n\n"
+    if shutil.which("g++") is None:
+        return title + "Not measured: needs g++.\n"
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "bench"
+        include = NATIVE.parents[1] / "include"
+        subprocess.run(["g++", "-std=c++20", "-O2", "-pthread", f"-I{include}", NATIVE, "-o", program], check=True)
+        for place in ("contended", "apart"):
+            for threads in THREADS:
+                speeds: dict[str, list[float]] = {}
+                for _ in range(repeats):
+                    arguments = [threads, seconds, POSITIONS, BLOCK, place]
+                    printed = subprocess.check_output([program, *map(str, arguments)], text=True)
+                    for line in printed.splitlines():
+                        name, value = line.split()
+                        speeds.setdefault(name, []).append(float(value))
+                cells = [f"{statistics.median(values) / 1e6:.1f}" for values in speeds.values()]
+                rows.append([place, str(threads), *cells, ratio(speeds["lock-free"], speeds["std::mutex"])])
+    note = (
+        f"Million updates per second from C++ threads; one update reads one row of {POSITIONS} positions and writes one "
+        f"block of {BLOCK}. *plain store*: no compare-and-swap, so versions get lost. *std::mutex*: around plain memory, "
+        "which it copies with memcpy; no versions, no staleness.\n"
+    )
+    header = ["rows", "threads", "lock-free", "plain store", "std::mutex", "÷ std::mutex"]
+    return f"{title}{note}\n{markdown(header, rows)}\n"
+
+
+def chains_table(repeats: int, iterations: int) -> str:
+    """Gibbs sampling with the embedded masked LM: who updates, and how many chains go into one forward pass."""
+    from scone.embedded import load_masked_lm
+
+    mlm = Conditionals(*load_masked_lm())
+    rows = []
+    for chains in (1, 4, 20):
+        tokens, span = beginnings(mlm, chains)
+        ways: dict[str, dict[str, Any]] = {"one worker, all chains in a pass": {}}
+        if chains > 1:
+            ways["one worker, a chain a pass"] = {"batch": 1}
+            ways["2 workers, half the chains a pass"] = {"workers": 2, "batch": chains // 2}
+            ways["2 workers, all chains in a pass"] = {"workers": 2}
+        ways["2 workers, a chain a pass"] = {"workers": 2, "batch": 1}
+        ways["8 workers, a chain a pass"] = {"workers": 8, "batch": 1}
+        ways["one worker, a pass for 4 blocks"] = {"sync_every": 4}
+        ways["2 workers, a pass for 4 blocks"] = {"workers": 2, "sync_every": 4}
+        speeds: dict[str, list[float]] = {way: [] for way in ways}
+        last: dict[str, GibbsRun] = {}
+        for repeat in range(repeats):
+            for way, options in ways.items():
+                pool = GibbsPool(masked(mlm), mlm.draw, iterations=iterations, block=2, **options)
+                began = time.perf_counter()
+                last[way] = pool.run(tokens, seed=torch.arange(chains) + 1000 * repeat, span=span)
+                speeds[way].append(chains * iterations / (time.perf_counter() - began))
+        batched = speeds["one worker, all chains in a pass"]
+        for way, values in speeds.items():
+            stats = last[way].stats
+            rows.append([
+                str(chains), way, f"{statistics.median(values):.0f}", ratio(values, batched),
+                f"{stats.mean_staleness:.2f}", f"{stats.overwritten / (stats.updates * 2):.1%}",
+            ])  # fmt: skip
+    header = ["chains", "way", "updates/s", "÷ batched", "staleness", "overwritten"]
+    note = (
+        f"Block updates per second, {tokens.shape[1]} positions of which 25 are drawn in blocks of 2, {iterations} blocks "
+        f"a chain; {torch.get_num_threads()} threads in all, shared out among the workers. *staleness*: versions that a "
+        "snapshot was behind, on average. *overwritten*: tokens replaced unseen.\n"
+    )
+    return f"## Asynchronous workers against batched chains\n\n{note}\n{markdown(header, rows)}\n"
+
+
+def beginnings(mlm: Conditionals, chains: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Chains (R, T) that begin as a prompt and 25 masks, and their span."""
+    prompt = [*mlm.opening, *mlm.encode("the movie that we saw last night was")]
+    row = [*prompt, *[mlm.mask_id] * 25, *mlm.closing]
+    span = (torch.full((chains,), len(prompt)), torch.full((chains,), 25))
+    return torch.tensor([row] * chains), span
+
+
+def masked(mlm: Conditionals) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Conditionals at some positions of each row, with those positions masked."""
+
+    def conditionals(tokens: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
+        own = torch.arange(len(tokens))[:, None].expand_as(positions)
+        hidden = tokens.scatter(1, positions, mlm.mask_id)
+        return mlm.hidden(hidden, torch.ones_like(tokens), own.flatten(), positions.flatten())
+
+    return conditionals
