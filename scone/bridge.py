@@ -121,6 +121,14 @@ class Bridge:
 
     `table` (V of the masked LM, D) holds the verifier's embedding of each masked-LM token: its own row where the
     verifier has a token of the same surface, else the mean over the tokens that it splits the surface into.
+
+    >>> from scone.embedded import load_classifier, load_masked_lm
+    >>> from scone.verifier import Verifier
+    >>> model, tokenizer = load_masked_lm()
+    >>> verifier = Verifier(*load_classifier("sentiment"), target="positive")
+    >>> bridge = Bridge(tokenizer, model.config.vocab_size, Surfaces(tokenizer), verifier)
+    >>> bridge.identical, bridge.table.shape
+    (True, torch.Size([30522, 384]))
     """
 
     def __init__(self, tokenizer: Any, size: int, surfaces: Surfaces, verifier: EmbeddingVerifier) -> None:

@@ -46,7 +46,13 @@ class Judged:
 
 
 class Controller:
-    """Masked LM, verifier and the bridges between them."""
+    """Masked LM, verifier and the bridges between them; an engine's is `engine.controller`.
+
+    >>> from scone.decode import Scone, SconeConfig
+    >>> controller = Scone.from_pretrained().controller
+    >>> controller.horizon(0, SconeConfig()), controller.horizon(1000, SconeConfig())
+    (0, 25)
+    """
 
     def __init__(self, lm: CausalLM, mlm: Conditionals, verifier: Expression) -> None:
         self.lm = lm

@@ -141,6 +141,13 @@ class SconeLogitsProcessor(LogitsProcessor):
     It keeps each text's lookahead from step to step and starts anew for whatever does not continue what it saw last,
     so that one object serves any number of `generate` calls. Samplers of `generate` come after it: leave its
     `temperature`, `top_k` and `top_p` alone and set those of SconeConfig.
+
+    >>> from scone.decode import Scone
+    >>> engine = Scone.from_pretrained()
+    >>> ids = engine.lm_tokenizer("The movie was", return_tensors="pt")["input_ids"]
+    >>> scores = SconeLogitsProcessor(engine, max_new_tokens=1)(ids, engine.lm(ids).logits[:, -1])
+    >>> int(scores.isfinite().sum())
+    10
     """
 
     def __init__(self, engine: Scone, *, max_new_tokens: int | None = None, seed: int = 0) -> None:

@@ -61,7 +61,13 @@ def begin(
     *,
     context_window: int | None = None,
 ) -> Lookahead:
-    """Rows from fixed tokens and a first guess of the future; the fixed part is cut on the left to what fits."""
+    """Rows from fixed tokens and a first guess of the future; the fixed part is cut on the left to what fits.
+
+    >>> from scone.embedded import load_masked_lm
+    >>> mlm = Conditionals(*load_masked_lm())
+    >>> begin(mlm, ["so far"], [mlm.encode("so far")], [[7, 8, 9]], torch.tensor([0])).futures()
+    [[7, 8, 9]]
+    """
     rows, offsets, kept_texts = [], [], []
     for text, before, future in zip(texts, fixed, futures):
         room = max(0, mlm.max_length - len(mlm.opening) - len(mlm.closing) - len(future))
@@ -93,6 +99,14 @@ def look_ahead(mlm: Conditionals, start: Lookahead, config: SconeConfig, *, step
     """Run the chains from `start` and return the states that are kept, each with its conditionals.
 
     Rows that start from nothing but [MASK] first get `config.warmup` updates of their own.
+
+    >>> from scone.embedded import load_masked_lm
+    >>> mlm = Conditionals(*load_masked_lm())
+    >>> text = "The weather today is"
+    >>> start = begin(mlm, [text], [mlm.encode(text)], [[mlm.mask_id] * 5], torch.tensor([0]))
+    >>> (sample,) = look_ahead(mlm, start, SconeConfig(), step=0)
+    >>> int((sample.ids == mlm.mask_id).sum()), len(sample.row)
+    (0, 5)
     """
     future = start.offset >= 0
     cold = (((start.ids == mlm.mask_id) | ~future).all(1) & future.any(1)).nonzero()[:, 0]

@@ -18,6 +18,11 @@ class Step:
 
     `log_p` are the LM's log-probabilities, `q` the probability that the finished text satisfies the attribute, and
     `log_p_star` the reweighed distribution, normalised over the candidates.
+
+    >>> import torch
+    >>> step = Step(torch.tensor([7, 3]), torch.zeros(2), torch.ones(2), torch.zeros(2), chosen=1)
+    >>> step.token
+    3
     """
 
     tokens: Tensor  # (k,) int64
@@ -35,7 +40,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Output:
-    """Finished texts: n prompts × `num_return_sequences`, the sequences of a prompt side by side."""
+    """Finished texts: n prompts × `num_return_sequences`, the sequences of a prompt side by side.
+
+    >>> from scone.decode import Scone
+    >>> out = Scone.from_pretrained().generate(["The tea"], max_new_tokens=2, num_return_sequences=2)
+    >>> len(out), out.texts[0] == "The tea" + out.continuations[0], [len(steps) for steps in out.trace]
+    (2, True, [2, 2])
+    """
 
     texts: list[str]  # what the verifier judges: prompt and continuation; for a chat, the reply alone
     continuations: list[str]

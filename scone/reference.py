@@ -27,7 +27,11 @@ __all__ = ["Parts", "cond_marginals", "estimate_prob", "generate", "gibbs_sample
 
 @dataclass(frozen=True)
 class Parts:
-    """The three models; `tokenizer` is that of the masked LM and of the verifier."""
+    """The three models; `tokenizer` is that of the masked LM and of the verifier.
+
+    >>> Parts.of(Scone.from_pretrained(target="positive")).target
+    1
+    """
 
     lm: Any
     lm_tokenizer: Any

@@ -18,7 +18,11 @@ __all__ = ["Candidates", "choose", "propose"]
 
 @dataclass(frozen=True)
 class Candidates:
-    """The likely next tokens of B texts, most probable first; `log_p` is -inf where a text has fewer than K."""
+    """The likely next tokens of B texts, most probable first; `log_p` is -inf where a text has fewer than K.
+
+    >>> Candidates(torch.tensor([[4, 9]]), torch.tensor([[0.3, 0.1]]).log()).share
+    tensor([[0.7500, 0.2500]])
+    """
 
     tokens: Tensor  # (B, K) int64
     log_p: Tensor  # (B, K) float32, normalised over the whole vocabulary
@@ -51,6 +55,9 @@ def choose(tokens: Tensor, log_p_star: Tensor, *, vocabulary: int, seeds: Sequen
     """Draw one candidate for each text: (B,) indices into K.
 
     The noise hangs on (seed, step, token id), so that the order of the candidates and the rest of the batch play no part.
+
+    >>> choose(torch.tensor([[4, 9]]), torch.tensor([[-torch.inf, 0.0]]), vocabulary=10, seeds=[0], step=0)
+    tensor([1])
     """
     logits = torch.full((len(tokens), vocabulary), -torch.inf).scatter(1, tokens, log_p_star)
     drawn = kernels.gibbs_sample_from_logits(logits, seed=torch.tensor(list(seeds)), counter=step).tokens

@@ -33,7 +33,17 @@ class Text:
 
 
 class Writer:
-    """Turns tokens into text and says where a text ends: at a stop token or at the first stop string."""
+    """Turns tokens into text and says where a text ends: at a stop token or at the first stop string.
+
+    >>> from scone.embedded import load_lm
+    >>> lm = CausalLM(*load_lm())
+    >>> writer, text = Writer(lm, stop=["."]), Text("One two", lm.encode("One two"), seed=0)
+    >>> for token in lm.encode(" three. Four"):
+    ...     if text.finish_reason is None:
+    ...         writer.append(text, token)
+    >>> text.text, text.finish_reason
+    ('One two three', 'stop')
+    """
 
     def __init__(self, lm: CausalLM, *, stop: Sequence[str] = (), stop_token_ids: Sequence[int] = ()) -> None:
         self.lm = lm

@@ -55,6 +55,17 @@ def test_public_names_exist_and_are_documented(name: str) -> None:
                     assert inspect.getdoc(member), f"{name}.{public}.{attribute} has no docstring"
 
 
+def test_every_name_of_the_decoder_has_an_example() -> None:
+    from scone import decode
+
+    methods = [decode.Scone.generate, decode.Scone.stream, decode.Scone.next_token, decode.Scone.from_pretrained]
+    methods += [decode.Scone.custom_generate, decode.Scone.logits_processor, decode.Scone.with_config]
+    methods += [decode.Verifier.from_pretrained, decode.Verifier.from_module, decode.Verifier.from_callable]
+    methods += [decode.SconeConfig.replace, decode.SconeConfig.paper, decode.SconeConfig.fast]
+    for thing in [getattr(decode, name) for name in decode.__all__] + methods:
+        assert ">>>" in inspect.getdoc(thing), f"{thing.__qualname__} has no example"
+
+
 def test_names_of_the_decoder() -> None:
     from scone import decode
 
