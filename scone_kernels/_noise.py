@@ -30,9 +30,9 @@ LN2 = 0.6931471824645996
 SQRT_HALF_BITS = 0x3F3504F3
 
 
-def philox(seed: Tensor, counter: Tensor, block: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def philox(seed: Tensor, counter: Tensor, block: Tensor, tag: int = TAG) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Four random words per element. `seed`, `counter`: int64; `block`: int64 in [0, 2^32); they broadcast."""
-    a, b, c, d = torch.broadcast_tensors(block, counter & WORD, (counter >> 32) & WORD, torch.full_like(block, TAG))
+    a, b, c, d = torch.broadcast_tensors(block, counter & WORD, (counter >> 32) & WORD, torch.full_like(block, tag))
     key_a, key_b = seed & WORD, (seed >> 32) & WORD
     for _ in range(10):
         product_a, product_b = a * ROUND_A, c * ROUND_B  # wrap modulo 2^64, which keeps both halves right

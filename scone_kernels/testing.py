@@ -1,9 +1,9 @@
 """Inputs, baselines and tolerances for tests and benchmarks of the ops, at any size.
 
-    inputs = make_inputs("expected_dot", rows=2000, vocabulary=50368, width=768, sequences=80)
-    out = inputs.run()                        # scone_kernels.expected_dot(...)
-    assert_accurate(out, inputs)              # no worse than plain torch in the same dtype, both against float64
-    benchmark(inputs.run); benchmark(inputs.plain)   # with pytest-benchmark
+inputs = make_inputs("expected_dot", rows=2000, vocabulary=50368, width=768, sequences=80)
+out = inputs.run()                        # scone_kernels.expected_dot(...)
+assert_accurate(out, inputs)              # no worse than plain torch in the same dtype, both against float64
+benchmark(inputs.run); benchmark(inputs.plain)   # with pytest-benchmark
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Inputs:
 
     def exact(self) -> Tensor:
         """The definition in float64."""
-        values = {name: value for name, value in self.arguments.items()}
+        values = self.arguments
         if self.op.startswith("gibbs_sample"):
             return torch.log_softmax(_exact_logits(self), -1)
-        ordered = [values.get(name) for name in _ORDER[self.op]]
+        ordered = [values.get(name, "position" if name == "form" else None) for name in _ORDER[self.op]]
         return _REFERENCE[self.op](*ordered, dtype=torch.float64)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
@@ -174,7 +174,12 @@ def _plain_dot(logits: Tensor, table: Tensor, grad: Tensor, segment: Tensor | No
     return (torch.softmax(logits, -1) * (projected if segment is None else projected[segment])).sum(-1)
 
 
-def _plain_taylor(score: Tensor, grad: Tensor, expected: Tensor, anchor: Tensor, segment: Tensor) -> Tensor:
+def _plain_taylor(score, grad, expected, anchor, segment, form="position") -> Tensor:
+    if form == "mean":
+        sums = torch.zeros(score.shape[0], grad.shape[1], dtype=grad.dtype, device=grad.device)
+        count = torch.bincount(segment, minlength=score.shape[0]).clamp(min=1)
+        steps = sums.index_add(0, segment, expected - anchor)
+        return score + (sums.index_add(0, segment, grad) * steps).sum(-1) / count
     return score.index_add(0, segment, (grad * (expected - anchor)).sum(-1))
 
 
@@ -189,7 +194,7 @@ _REFERENCE: dict[str, Callable[..., Tensor]] = {
     "expected_embedding_from_logits": _embedding.from_logits,
     "expected_dot": _dot.fused,
     "expected_dot_from_logits": _dot.from_logits,
-    "taylor_estimate": lambda *arguments, dtype: _taylor.estimate(*arguments, form="position", dtype=dtype),
+    "taylor_estimate": _taylor.estimate,
 }
 _HEAD = ("bias", "keep", "temperature")
 _ORDER: dict[str, tuple[str, ...]] = {
@@ -197,7 +202,7 @@ _ORDER: dict[str, tuple[str, ...]] = {
     "expected_embedding_from_logits": ("logits", "table", *_HEAD[1:]),
     "expected_dot": ("hidden", "weight", "table", "grad", "segment", *_HEAD),
     "expected_dot_from_logits": ("logits", "table", "grad", "segment", *_HEAD[1:]),
-    "taylor_estimate": ("score", "grad", "expected", "anchor", "segment"),
+    "taylor_estimate": ("score", "grad", "expected", "anchor", "segment", "form"),
 }
 
 

@@ -2,6 +2,9 @@
 //
 // Two forms. Where several rows share a gradient, the table's tile is projected once per gradient and rows pick theirs.
 // Where (nearly) each row has its own, the projections of a panel's rows are a tile of their own beside the logits.
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/sort.h>
+#include <ATen/ops/tensor.h>
 #include <torch/library.h>
 
 #include <cmath>

@@ -1,4 +1,5 @@
 // Gumbel-max over tiles of logits, with the noise made in place, and the log-probability of the token that wins.
+#include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
 #include <cmath>

@@ -4,8 +4,11 @@
 // only, and partial results are combined in task order, so that results have the same bits for any number of threads.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <atomic>
@@ -25,8 +28,7 @@ inline bool is_float_rows(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat && (tensor.size(-1) <= 1 || tensor.stride(-1) == 1);
 }
 inline at::Tensor as_float_rows(const at::Tensor& tensor) {
-  if (is_float_rows(tensor)) return tensor;
-  return tensor.to(at::kFloat, /*non_blocking=*/false, /*copy=*/false, at::MemoryFormat::Contiguous);
+  return is_float_rows(tensor) ? tensor : tensor.to(at::kFloat).contiguous();
 }
 
 struct Panel {

@@ -197,16 +197,25 @@ def gumbel(bits):
 
 @dataclass(frozen=True)
 class Config:
-    """A shipped configuration: block sizes and launch options."""
+    """A shipped configuration: block sizes and launch options.
+
+    `exact` forbids fused multiply-adds, so that the noise has the same bits as on the CPU.
+    """
 
     blocks: Mapping[str, int]
     num_warps: int
     num_stages: int
+    exact: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What Triton's compiler is told."""
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "enable_fp_fusion": not self.exact}
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A kernel as it is shipped for one dtype: what the ahead-of-time test compiles."""
+    """A kernel as it is launched for one dtype: what ahead-of-time compilation compiles."""
 
     name: str
     kernel: Any
@@ -218,14 +227,17 @@ class Variant:
 POINTER = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 
 
-def variant(name: str, kernel: Any, types: Mapping[str, str], constants: Mapping[str, Any], config: Config, **options):
-    """Describe `kernel` for compilation: arguments without a type in `types` and `constants` are int64."""
-    constants = {**constants, **config.blocks}
+def variant(name: str, kernel: Any, types: Mapping[str, str], constants: Mapping[str, Any], config: Config):
+    """Describe `kernel` as a launch with row-major tensors specialises it: inner strides are the constant 1.
+
+    Arguments without a type in `types` and `constants` are sizes and strides.
+    """
+    inner = [argument for argument in kernel.arg_names if argument.endswith(("_stride_k", "_stride_h", "_stride_d"))]
+    constants = {**constants, **config.blocks, **dict.fromkeys(inner, 1)}
     signature = {
-        argument: "constexpr" if argument in constants else types.get(argument, "i64") for argument in kernel.arg_names
+        argument: "constexpr" if argument in constants else types.get(argument, "i32") for argument in kernel.arg_names
     }
-    options = {"num_warps": config.num_warps, "num_stages": config.num_stages, **options}
-    return Variant(name, kernel, signature, constants, options)
+    return Variant(name, kernel, signature, constants, config.options)
 
 
 def precision() -> str:

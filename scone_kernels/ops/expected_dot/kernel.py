@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -10,11 +12,12 @@ from torch import Tensor
 from scone_kernels.ops import _triton as common
 
 # Chosen so that nothing spills (`python -m bench resources`); not timed on a GPU.
-CONFIGS = {
-    torch.float32: common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_K": 32}, 4, 2),
+FUSED = {
+    torch.float32: common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_K": 32}, 8, 2),
     torch.bfloat16: common.Config({"BLOCK_N": 64, "BLOCK_V": 64, "BLOCK_K": 64}, 4, 2),
     torch.float16: common.Config({"BLOCK_N": 64, "BLOCK_V": 64, "BLOCK_K": 64}, 4, 2),
 }
+FROM_LOGITS = dict.fromkeys(FUSED, common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_K": 32}, 4, 2))
 # Above this size the projections of the table are not stored: each row then projects it anew.
 MOST_PROJECTED_BYTES = 256 << 20
 
@@ -145,7 +148,8 @@ def _launch(x: Tensor, weight: Tensor | None, table: Tensor, grad: Tensor, segme
     projected = segment is not None and 2 * sequences <= rows and 4 * sequences * vocabulary <= MOST_PROJECTED_BYTES
     if projected:
         grad = (grad.float() @ table.float().T) if grad.dtype == torch.float32 else (grad @ table.T).float()
-    config = CONFIGS[torch.float32 if torch.float32 in (x.dtype, table.dtype) else x.dtype]
+    configs = FROM_LOGITS if weight is None else FUSED
+    config = configs[torch.float32 if torch.float32 in (x.dtype, table.dtype) else x.dtype]
     blocks = config.blocks
     splits, length = common.splits_of(rows, blocks["BLOCK_N"], vocabulary, blocks["BLOCK_V"])
     sums = x.new_empty((splits, rows), dtype=torch.float32)
@@ -180,8 +184,7 @@ def _launch(x: Tensor, weight: Tensor | None, table: Tensor, grad: Tensor, segme
             PROJECTED=projected,
             FUSED=weight is not None,
             PRECISION=common.precision(),
-            num_warps=config.num_warps,
-            num_stages=config.num_stages,
+            **config.options,
             **blocks,
         )
     factor = torch.exp(top - top.amax(0))
@@ -191,15 +194,20 @@ def _launch(x: Tensor, weight: Tensor | None, table: Tensor, grad: Tensor, segme
 def variants() -> list[common.Variant]:
     """Everything that is shipped, for ahead-of-time compilation."""
     found = []
-    for dtype, config in CONFIGS.items():
-        pointer = common.POINTER[dtype]
+    for dtype, pointer in common.POINTER.items():
         for fused in (True, False):
+            config = (FUSED if fused else FROM_LOGITS)[dtype]
             for projected in (True, False):
                 types = {name: pointer for name in ("x_ptr", "weight_ptr", "bias_ptr", "table_ptr")}
                 types |= {name: "*fp32" for name in ("sums_ptr", "top_ptr", "total_ptr")}
                 types |= {"grad_ptr": "*fp32" if projected else pointer, "segment_ptr": "*i64"}
                 types |= {"keep_ptr": "*u8", "scale": "fp32"}
-                constants = {"HAS_BIAS": fused, "HAS_KEEP": True, "HAS_SEGMENT": True, "PROJECTED": projected}
+                constants: dict[str, Any] = {
+                    "HAS_BIAS": fused,
+                    "HAS_KEEP": True,
+                    "HAS_SEGMENT": True,
+                    "PROJECTED": projected,
+                }
                 constants |= {"FUSED": fused, "PRECISION": "ieee"}
                 form = "per sequence" if projected else "per row"
                 name = f"expected_dot{'' if fused else '_from_logits'} {form} {pointer[1:]}"

@@ -12,7 +12,7 @@ from scone_kernels.ops import _triton as common
 # Block sizes are chosen so that nothing spills on sm_80 to sm_120 and gfx942 (`python -m bench resources`); they have
 # not been timed on a GPU.
 CONFIGS = {
-    torch.float32: common.Config({"BLOCK_N": 32, "BLOCK_V": 32, "BLOCK_H": 32, "BLOCK_D": 128}, 4, 2),
+    torch.float32: common.Config({"BLOCK_N": 32, "BLOCK_V": 32, "BLOCK_H": 32, "BLOCK_D": 128}, 8, 2),
     torch.bfloat16: common.Config({"BLOCK_N": 64, "BLOCK_V": 64, "BLOCK_H": 64, "BLOCK_D": 256}, 8, 2),
     torch.float16: common.Config({"BLOCK_N": 64, "BLOCK_V": 64, "BLOCK_H": 64, "BLOCK_D": 256}, 8, 2),
 }
@@ -145,8 +145,7 @@ def _launch(x: Tensor, weight: Tensor | None, table: Tensor, bias, keep, tempera
             HAS_KEEP=keep is not None,
             FUSED=weight is not None,
             PRECISION=common.precision(),
-            num_warps=config.num_warps,
-            num_stages=config.num_stages,
+            **config.options,
             **blocks,
         )
     factor = torch.exp(top - top.amax(0))  # (splits, N); NaN where a row has no token

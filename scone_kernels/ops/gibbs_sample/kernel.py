@@ -12,11 +12,12 @@ from torch import Tensor
 from scone_kernels.ops import _triton as common
 
 # Chosen so that nothing spills (`python -m bench resources`); not timed on a GPU.
-CONFIGS = {
-    torch.float32: common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_H": 32}, 4, 2),
-    torch.bfloat16: common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_H": 64}, 4, 2),
-    torch.float16: common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_H": 64}, 4, 2),
+FUSED = {
+    torch.float32: common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_H": 32}, 8, 2, exact=True),
+    torch.bfloat16: common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_H": 64}, 8, 2, exact=True),
+    torch.float16: common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_H": 64}, 8, 2, exact=True),
 }
+FROM_LOGITS = dict.fromkeys(FUSED, common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_H": 16}, 4, 2, exact=True))
 
 
 @triton.jit
@@ -122,7 +123,7 @@ def _launch(x: Tensor, weight: Tensor | None, bias, keep, temperature, seed, cou
     rows, vocabulary = x.shape[0], (x.shape[1] if weight is None else weight.shape[0])
     if rows == 0:
         return x.new_empty((0,), dtype=torch.int64), x.new_empty((0,), dtype=torch.float32)
-    config = CONFIGS[x.dtype]
+    config = (FROM_LOGITS if weight is None else FUSED)[x.dtype]
     blocks = config.blocks
     splits, length = common.splits_of(rows, blocks["BLOCK_N"], vocabulary, blocks["BLOCK_V"])
     best = x.new_empty((splits, rows), dtype=torch.float32)
@@ -153,9 +154,7 @@ def _launch(x: Tensor, weight: Tensor | None, bias, keep, temperature, seed, cou
             HAS_KEEP=keep is not None,
             FUSED=weight is not None,
             PRECISION=common.precision(),
-            num_warps=config.num_warps,
-            num_stages=config.num_stages,
-            enable_fp_fusion=False,  # the noise has the same bits as on the CPU
+            **config.options,
             **blocks,
         )
     # On a tie the earlier split, and so the lower token, wins.
@@ -171,16 +170,14 @@ def _launch(x: Tensor, weight: Tensor | None, bias, keep, temperature, seed, cou
 def variants() -> list[common.Variant]:
     """Everything that is shipped, for ahead-of-time compilation."""
     found = []
-    for dtype, config in CONFIGS.items():
-        pointer = common.POINTER[dtype]
+    for dtype, pointer in common.POINTER.items():
         types = {name: pointer for name in ("x_ptr", "weight_ptr", "bias_ptr")}
         types |= {name: "*i64" for name in ("seed_ptr", "counter_ptr", "token_ptr")}
         types |= {name: "*fp32" for name in ("best_ptr", "score_ptr", "top_ptr", "total_ptr")}
         types |= {"keep_ptr": "*u8", "scale": "fp32"}
         for fused in (True, False):
+            config = (FUSED if fused else FROM_LOGITS)[dtype]
             constants = {"HAS_BIAS": fused, "HAS_KEEP": True, "FUSED": fused, "PRECISION": "ieee"}
             name = f"gibbs_sample{'' if fused else '_from_logits'} {pointer[1:]}"
-            found.append(
-                common.variant(name, gibbs_sample_kernel, types, constants, config, enable_fp_fusion=False)
-            )
+            found.append(common.variant(name, gibbs_sample_kernel, types, constants, config))
     return found

@@ -82,8 +82,7 @@ def launch(score: Tensor, grad: Tensor, expected: Tensor, anchor: Tensor, segmen
             out,
             grad.shape[1],
             MEAN=form == "mean",
-            num_warps=CONFIG.num_warps,
-            num_stages=CONFIG.num_stages,
+            **CONFIG.options,
             **CONFIG.blocks,
         )
     return out

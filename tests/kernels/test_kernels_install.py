@@ -1,0 +1,75 @@
+"""The package works without its extension, imports quietly, and says what is live."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import scone_kernels
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_public_names():
+    assert set(scone_kernels.__all__) == {
+        "BackendStatus",
+        "GibbsSample",
+        "HogwildState",
+        "Snapshot",
+        "Status",
+        "expected_dot",
+        "expected_dot_from_logits",
+        "expected_embedding",
+        "expected_embedding_from_logits",
+        "gibbs_sample",
+        "gibbs_sample_from_logits",
+        "status",
+        "taylor_estimate",
+    }
+    assert all(hasattr(scone_kernels, name) for name in scone_kernels.__all__)
+
+
+def test_pure_python_install(tmp_path):
+    """Without the extension the reference runs, status() says so, and an explicit backend does not downgrade."""
+    shutil.copytree(ROOT / "scone_kernels", tmp_path / "scone_kernels", ignore=shutil.ignore_patterns("*.so", "__pyc*"))
+    code = (
+        "import sys, torch, scone_kernels as k\n"
+        "assert 'triton' not in sys.modules\n"
+        "assert not k.status().cpu.live and k.status().backend == 'reference', k.status()\n"
+        "logits = torch.zeros(1, 3)\n"
+        "k.gibbs_sample_from_logits(logits, seed=0, counter=0)\n"
+        "torch.ops.scone_kernels.expected_embedding_from_logits(logits, torch.eye(3), None, 1.0)\n"
+        "try: k.gibbs_sample_from_logits(logits, seed=0, counter=0, backend='cpu')\n"
+        "except RuntimeError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "backend 'cpu' cannot run here: the extension is not built" in done.stdout
+
+
+def test_status_prints_one_line_per_backend():
+    lines = str(scone_kernels.status()).splitlines()
+    assert [line.split()[0] for line in lines] == ["reference", "cpu", "triton"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "words"),
+    [("0", 0, "scone: built no extension (SCONE_BUILD_EXT=0)"), ("yes", 1, "must be auto, 0 or 1, got 'yes'")],
+)
+def test_build_modes(mode, code, words):
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--version"],
+        cwd=ROOT,
+        env={**os.environ, "SCONE_BUILD_EXT": mode},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert words in done.stderr

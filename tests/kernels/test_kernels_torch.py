@@ -1,0 +1,59 @@
+"""The ops are good citizens of torch: schemas, fakes, torch.compile, autograd."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import scone_kernels
+from scone_kernels.testing import OPS, make_inputs
+
+SMALL = {"rows": 5, "vocabulary": 20, "width": 4, "table_width": 3}
+
+
+def _small(op):
+    return make_inputs(op, **SMALL, sequences=2 if "dot" in op or "taylor" in op else None)
+
+
+def _schema_arguments(op):
+    """Arguments in the order of the custom op's schema."""
+    given = dict(_small(op).arguments)
+    if "seed" in given:
+        given["seed"] = torch.full((SMALL["rows"],), given["seed"])
+    given.setdefault("form", "position")
+    schema = getattr(torch.ops.scone_kernels, op).default._schema
+    return tuple(given.get(argument.name) for argument in schema.arguments)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_opcheck(op):
+    torch.library.opcheck(getattr(torch.ops.scone_kernels, op).default, _schema_arguments(op))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_compiles_fullgraph(op):
+    inputs = _small(op)
+    function = torch.compile(getattr(scone_kernels, op), fullgraph=True, backend="aot_eager")
+    compiled, eager = function(**inputs.arguments), inputs.run()
+    for left, right in zip(_parts(compiled), _parts(eager)):
+        assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_results_never_require_grad(op):
+    inputs = _small(op).map(lambda tensor: tensor.clone().requires_grad_())
+    for backend in (None, "reference"):
+        assert not any(part.requires_grad for part in _parts(inputs.run(backend)))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_inputs_are_left_alone(op, backend):
+    inputs = _small(op)
+    before = {name: value.clone() for name, value in inputs.arguments.items() if isinstance(value, torch.Tensor)}
+    inputs.run(backend)
+    for name, value in before.items():
+        assert torch.equal(value, inputs.arguments[name]), name
+
+
+def _parts(result):
+    return result if isinstance(result, tuple) else (result,)
