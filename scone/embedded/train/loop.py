@@ -135,19 +135,20 @@ class Run:
         threads = [threading.Thread(target=self._work, args=(n,), daemon=True) for n in range(self.workers)]
         for thread in threads:
             thread.start()
-        while any(thread.is_alive() for thread in threads):
-            self._pause(threads)
+        while self._still_at_work_after_a_while(threads):
             self._report()
+        self._report()
         return self.averaged()
 
     def averaged(self) -> nn.Module:
         """The averaged model as it stands."""
         return self.average.snapshot(self.model)
 
-    def _pause(self, threads: list[threading.Thread]) -> None:
+    def _still_at_work_after_a_while(self, threads: list[threading.Thread]) -> bool:
         until = time.monotonic() + 60 * self.every
         while time.monotonic() < until and any(thread.is_alive() for thread in threads):
             time.sleep(0.5)
+        return any(thread.is_alive() for thread in threads)
 
     def _report(self) -> None:
         with self.lock:

@@ -86,7 +86,7 @@ CATEGORIES = {
     r"rail|engines|materials|alloys|vehicles|aircraft",
 }
 UNFIT = re.compile(r"births|deaths|fiction|films|novels|music|albums|people|games|characters|television|cities|saints")
-PARAGRAPHS_PER_ARTICLE = 8
+PARAGRAPHS_PER_ARTICLE, WORDS = 8, 60
 
 
 def topic_of(categories: Iterable[str]) -> str | None:
@@ -111,7 +111,8 @@ def topic_examples(split: str) -> Groups:
         if topic and text.split_of(article.title) == split:
             target = _one_hot(labels.index(topic), len(labels))
             group = groups[f"{topic} wikipedia"]
-            group.extend(Example(paragraph, target) for paragraph in article.paragraphs[:PARAGRAPHS_PER_ARTICLE])
+            begun = [" ".join(paragraph.split()[:WORDS]) for paragraph in article.paragraphs[:PARAGRAPHS_PER_ARTICLE]]
+            group.extend(Example(paragraph, target) for paragraph in begun)
     for topic, subject, paragraph in written():
         if text.split_of(subject) == split:
             groups[f"{topic} written"].append(Example(paragraph, _one_hot(labels.index(topic), len(labels))))
