@@ -21,6 +21,7 @@ class Cost:
     """Filled in when the measured block ends."""
 
     seconds: float = 0.0
+    cpu_seconds: float = 0.0  # of all threads of this process: what other processes take does not count
     peak_bytes: int = 0  # above what was in use before
 
 
@@ -43,7 +44,7 @@ def measure(device: torch.device | str = "cpu", *, every: float = 0.01) -> Itera
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.process_time()
     try:
         yield cost
     finally:
@@ -54,6 +55,7 @@ def measure(device: torch.device | str = "cpu", *, every: float = 0.01) -> Itera
             done.set()
             watcher.join()
         cost.seconds = time.perf_counter() - began
+        cost.cpu_seconds = time.process_time() - cpu_began
         cost.peak_bytes = max(0, max(peak, before if gpu else _resident()) - before)
 
 

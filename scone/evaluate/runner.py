@@ -22,7 +22,7 @@ from scone.errors import InputError
 from scone.evaluate.methods import Job, Method
 from scone.evaluate.models import ModelNames
 from scone.evaluate.progress import Progress
-from scone.evaluate.records import Records, key_of
+from scone.evaluate.records import Record, Records, key_of
 from scone.evaluate.tasks import TASKS, Prompt, Task
 from scone.evaluate.work import SCORERS, Item, Result, do, facts_of, models_for, score_key
 
@@ -126,13 +126,18 @@ def _tries_that_fit(plan: Plan, task: str, store: Store, folder: Path) -> int:
     name = key_of({"keys": keys})
     if name not in known:
         costs = {kind: [cost for key in of if (cost := store.costs.get(key))] for kind, of in keys.items()}
-        seconds = {kind: median(cost["seconds"] for cost in found) for kind, found in costs.items()}
+        seconds = {kind: median(map(_time_of, found)) for kind, found in costs.items()}
         tries = max(1, round(seconds["scone"] / seconds["bon"] * (bon.tries or 1)))
         known[name] = {"task": task, "scone": scone.name, "tries": tries}
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(known, indent=1), encoding="utf-8")
         os.replace(partial, path)
     return int(known[name]["tries"])
+
+
+def _time_of(cost: Record) -> float:
+    """On a CPU the time of our threads, which other processes do not lengthen; on a GPU that of the clock."""
+    return cost["cpu_seconds"] if cost["device"] == "cpu" else cost["seconds"]
 
 
 def _first(plan: Plan, kind: str) -> Method:

@@ -62,7 +62,8 @@ class Summary:
     text_perplexity: float  # mean of the texts' own
     distinct: tuple[float, float, float]  # 1-, 2- and 3-grams over a prompt's samples
     repetition: Interval
-    seconds: float  # per generated token
+    seconds: float  # per generated token, by the clock
+    cpu_seconds: float  # per generated token, of all threads
     peak_mib: float  # above what the models take, for all samples of a prompt at once
     mib_per_token: float
     verifier: float  # sequences through it per generated token
@@ -130,6 +131,7 @@ def summarise(batch: Batch, *, draws: int = 1000) -> Summary:
         distinct=tuple(_mean([metrics.distinct_n(some, n) for some in texts]) for n in (1, 2, 3)),  # type: ignore[arg-type]
         repetition=interval(metrics.average, repeated),
         seconds=_per(sum(cost.get("seconds", 0.0) for cost in batch.costs), tokens),
+        cpu_seconds=_per(sum(cost.get("cpu_seconds", 0.0) for cost in batch.costs), tokens),
         peak_mib=max(peaks, default=float("nan")),
         mib_per_token=_per(sum(peaks), tokens),
         verifier=_per(_sequences(batch.costs, "verifier"), tokens),

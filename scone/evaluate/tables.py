@@ -70,14 +70,22 @@ def cost_table(task: str, whole: dict[str, Summary]) -> Table:
     """What a generated token costs."""
     table = Table(
         f"{task}: cost",
-        "All samples of a prompt are written at once. Peak memory is what comes on top of the loaded models. "
+        "All samples of a prompt are written at once. CPU: the time of all threads, without that of other processes. Peak memory is what comes on top of the loaded models. "
         "Evaluations: sequences through the model for each token that is kept.",
-        ["method", "ms per token", "peak MiB", "MiB per token", "verifier per token", "masked LM per token"],
+        [
+            "method",
+            "ms per token",
+            "CPU ms per token",
+            "peak MiB",
+            "MiB per token",
+            "verifier per token",
+            "masked LM per token",
+        ],
     )
     for label, s in whole.items():
         table.rows.append(
             [
-                label, f"{1000 * s.seconds:.1f}", f"{s.peak_mib:.0f}", f"{s.mib_per_token:.2f}",
+                label, f"{1000 * s.seconds:.1f}", f"{1000 * s.cpu_seconds:.1f}", f"{s.peak_mib:.0f}", f"{s.mib_per_token:.2f}",
                 f"{s.verifier:.2f}", f"{s.masked_lm:.2f}",
             ]
         )  # fmt: skip

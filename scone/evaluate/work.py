@@ -134,6 +134,8 @@ def _write(item: Item, models: Models) -> tuple[Record, Record]:
         "key": item.key,
         "place": [task, method, prompt],
         "seconds": cost.seconds,
+        "cpu_seconds": cost.cpu_seconds,
+        "device": models.lm.device.type,
         "peak_bytes": cost.peak_bytes,
         "tokens": sum(map(len, drawn)),
         "sequences": counts,

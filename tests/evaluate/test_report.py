@@ -37,7 +37,7 @@ def write_run(folder, task="detoxify"):
             )  # fmt: skip
             costs.append(
                 {
-                    "key": key, "place": [0, m, p], "seconds": 2.0 * (m + 1), "peak_bytes": 2**20 * 8, "tokens": 8,
+                    "key": key, "place": [0, m, p], "seconds": 2.0 * (m + 1), "cpu_seconds": 3.0, "device": "cpu", "peak_bytes": 2**20 * 8, "tokens": 8,
                     "sequences": {"verifier": 16 * m, "masked_lm": 80 * m},
                 }
             )  # fmt: skip
@@ -66,7 +66,8 @@ def test_summary_by_hand(tmp_path):
     assert (scone.missing, scone.generations) == (1, 4)
     assert scone.phi.value == pytest.approx((0.9 + 0.9 + 0.7) / 3)
     assert scone.worst.value == pytest.approx((0.9 + 0.0) / 2)
-    assert scone.seconds == pytest.approx(8 / 16) and scone.masked_lm == 10.0 and scone.verifier == 2.0
+    assert scone.seconds == pytest.approx(8 / 16) and scone.cpu_seconds == pytest.approx(6 / 16)
+    assert scone.masked_lm == 10.0 and scone.verifier == 2.0
     assert scone.peak_mib == 8.0 and scone.mib_per_token == 1.0
 
 

@@ -142,7 +142,7 @@ def test_matched_tries_are_measured_once(names, tmp_path, monkeypatch):
     plan = make_plan(names, "bon:2", "scone:top_k=3,warmup=0", "bon-matched")
     execute(plan, tmp_path, say=lambda line: None)
     (measured,) = json.loads((tmp_path / "matched.json").read_text()).values()
-    costs = {tuple(r["place"]): r["seconds"] for r in lines(tmp_path, "costs.jsonl")}
+    costs = {tuple(r["place"]): r["cpu_seconds"] for r in lines(tmp_path, "costs.jsonl")}
     middle = [sorted(costs[2, m, p] for p in range(3))[1] for m in (0, 1)]
     assert measured["tries"] == max(1, round(middle[1] / middle[0] * 2))
     records = [r for r in lines(tmp_path, "samples.jsonl") if r["method"] == "bon-matched"]
