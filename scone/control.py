@@ -13,9 +13,9 @@ from scone.bridge import Bridge, Surfaces
 from scone.conditionals import Conditionals
 from scone.config import SconeConfig
 from scone.errors import DeviceError
-from scone.estimate import estimate, replaced
+from scone.estimate import Expansion, estimate, linearise
 from scone.lm import CausalLM, LMState, truncate
-from scone.lookahead import Lookahead, begin, look_ahead, shift
+from scone.lookahead import Lookahead, Sample, begin, look_ahead, shift
 from scone.output import Timer
 from scone.sampling import Candidates
 from scone.seeds import chain_seed, mix, rollout_seed
@@ -99,13 +99,15 @@ class Controller:
                 start = self._begin(todo, texts, candidates, config, length, state)
             with timer("look ahead"):
                 kept = look_ahead(self.mlm, start, config, step=len(texts[0].new_ids))
-            with timer("estimate"):
-                estimates = estimate(
-                    self.verifier, self.bridges, self.mlm, start, kept, config, surfaces=self.surfaces
-                )  # (terms, pairs * chains)
+            estimates = []
+            for sample in kept:
+                with timer("linearise"):
+                    expansions = self._linearise(start, sample, config)
+                with timer("estimate"):
+                    estimates.append(estimate(self.verifier, expansions, self.mlm, sample, config))  # (terms, rows)
             rows, columns = map(list, zip(*todo.ahead))
-            q[:, rows, columns] = estimates.unflatten(1, (-1, config.chains)).mean(-1)
-            last = replaced(start, kept[-1]).futures()
+            q[:, rows, columns] = torch.stack(estimates).mean(0).unflatten(1, (-1, config.chains)).mean(-1)
+            last = start.with_ids(kept[-1].ids).futures()
             for i, pair in enumerate(todo.ahead):
                 futures[pair] = last[i * config.chains : (i + 1) * config.chains]
         return Judged(fill(q, candidates), futures)
@@ -117,6 +119,12 @@ class Controller:
         elif text.futures is not None:
             length = self.horizon(remaining, config)
             text.futures = [shift(future, length, self.mlm.mask_id) for future in text.futures]
+
+    def _linearise(self, start: Lookahead, sample: Sample, config: SconeConfig) -> dict[object, Expansion]:
+        return {
+            leaf.key: linearise(leaf, self.bridges.get(leaf.key), start, sample, config, surfaces=self.surfaces)
+            for leaf in self.verifier.leaves
+        }
 
     def _score_terms(self, texts: list[str]) -> Tensor:
         values = {leaf.key: leaf.evaluate(texts) for leaf in self.verifier.leaves}

@@ -22,14 +22,14 @@ from scone.hf import SconeLogitsProcessor, generate_with
 from scone.lm import CausalLM, LMState
 from scone.loading import EMBEDDED, load_causal_lm, load_masked_lm
 from scone.output import Output, Step, Timer
+from scone.prompts import Prompt, check_counts, open_prompts
 from scone.sampling import Candidates, choose, propose
-from scone.seeds import text_seed, token_seed
+from scone.seeds import token_seed
 from scone.text import Text, Writer
 from scone.verifier import Expression, Verifier
 
 __all__ = ["Output", "Scone", "SconeConfig", "Step", "Verifier"]
 
-Prompt = str | Sequence[dict[str, str]]
 Processor = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -182,9 +182,9 @@ class Scone:
         >>> len(out.texts), len(out.trace[0]) <= 4, out.scores.shape
         (4, True, torch.Size([4]))
         """
-        _check_counts(max_new_tokens=max_new_tokens, num_return_sequences=num_return_sequences)
+        check_counts(max_new_tokens=max_new_tokens, num_return_sequences=num_return_sequences)
         writer = self._writer(stop, stop_token_ids)
-        texts = self._open(prompts, max_new_tokens, num_return_sequences, seed)
+        texts = open_prompts(self.causal_lm, prompts, max_new_tokens, copies=num_return_sequences, seed=seed)
         timer = Timer()
         seconds: dict[str, float] = {}
         for spent in self._run(texts, writer, max_new_tokens, timer, do_sample, logits_processor):
@@ -219,9 +219,9 @@ class Scone:
         >>> "".join(pieces) == engine.generate(["The movie was"], max_new_tokens=5, seed=0).continuations[0]
         True
         """
-        _check_counts(max_new_tokens=max_new_tokens)
+        check_counts(max_new_tokens=max_new_tokens)
         writer = self._writer(stop, stop_token_ids)
-        (text,) = self._open([prompt], max_new_tokens, 1, seed)
+        (text,) = open_prompts(self.causal_lm, [prompt], max_new_tokens, copies=1, seed=seed)
         return self._stream(text, writer, max_new_tokens, do_sample, logits_processor)
 
     def next_token(
@@ -233,8 +233,8 @@ class Scone:
         >>> step.tokens.shape == step.log_p.shape == step.q.shape == step.log_p_star.shape
         True
         """
-        _check_counts(max_new_tokens=max_new_tokens)
-        texts = self._open([prompt], max_new_tokens, 1, seed)
+        check_counts(max_new_tokens=max_new_tokens)
+        texts = open_prompts(self.causal_lm, [prompt], max_new_tokens, copies=1, seed=seed)
         timer = Timer()
         state = self._prefill(texts, timer)
         decision = self._decide(texts, state, self._writer((), ()), max_new_tokens - 1, timer, logits_processor)
@@ -396,30 +396,6 @@ class Scone:
         if len(text.continuation) > shown:
             yield text.continuation[shown:]
 
-    def _open(self, prompts: Prompt | Sequence[Prompt], max_new_tokens: int, copies: int, seed: int) -> list[Text]:
-        """A Text for each prompt and copy; its seed hangs on the prompt itself, not on its place in the batch."""
-        if not isinstance(seed, int) or isinstance(seed, bool):
-            raise InputError(f"seed must be an integer, got {seed!r}")
-        listed = _as_list(prompts)
-        opened = []
-        for prompt in listed:
-            chat = not isinstance(prompt, str)
-            ids = self.causal_lm.encode_chat(prompt) if chat else self.causal_lm.encode(prompt)  # type: ignore[arg-type]
-            self._check_length(prompt, ids, max_new_tokens)
-            for copy in range(copies):
-                opened.append(Text("" if chat else str(prompt), ids, text_seed(seed, copy, ids)))
-        return opened
-
-    def _check_length(self, prompt: Any, ids: list[int], max_new_tokens: int) -> None:
-        if not ids:
-            raise InputError(f"prompts must give at least one token each, got {prompt!r}")
-        limit = self.causal_lm.max_length
-        if limit is not None and len(ids) + max_new_tokens > limit:
-            raise InputError(
-                f"prompts must leave room for max_new_tokens={max_new_tokens} in the LM's context of {limit} tokens, "
-                f"got a prompt of {len(ids)}"
-            )
-
     def _writer(self, stop: str | Sequence[str], stop_token_ids: Sequence[int]) -> Writer:
         strings = [stop] if isinstance(stop, str) else list(stop)
         if not all(isinstance(s, str) and s for s in strings):
@@ -449,25 +425,3 @@ def processed(texts: Sequence[Text], logits: Tensor, processors: Sequence[Proces
             scores = processor(ids, scores)
         rows.append(scores)
     return torch.cat(rows)
-
-
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str):
-        return [prompts]
-    listed = list(prompts)
-    if listed and isinstance(listed[0], dict):
-        return [listed]  # type: ignore[list-item]
-    if not listed:
-        raise InputError("prompts must hold at least one prompt, got an empty list")
-    for prompt in listed:
-        if not isinstance(prompt, str) and not (
-            isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], dict)
-        ):
-            raise InputError(f"prompts must be strings or lists of messages, got {type(prompt).__name__}")
-    return listed  # type: ignore[return-value]
-
-
-def _check_counts(**counts: int) -> None:
-    for name, value in counts.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(f"{name} must be an integer of at least 1, got {value!r}")

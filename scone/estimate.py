@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,74 +15,79 @@ from scone.config import SconeConfig
 from scone.lookahead import Lookahead, Sample
 from scone.verifier import EmbeddingVerifier, Expression, Leaf
 
-__all__ = ["estimate", "estimate_leaf", "reweigh", "taylor_term"]
+__all__ = ["Expansion", "estimate", "expected_value", "linearise", "reweigh", "taylor_term"]
 
 
-def estimate(
-    verifier: Expression,
-    bridges: Mapping[object, Bridge],
-    mlm: Conditionals,
-    lookahead: Lookahead,
-    samples: Sequence[Sample],
-    config: SconeConfig,
-    *,
-    surfaces: Surfaces,
-) -> Tensor:
-    """q of each term of the verifier for each row, averaged over the samples: (terms, R) float32 on the CPU."""
-    total = torch.zeros(len(verifier.terms), len(lookahead.texts))
-    for sample in samples:
-        values = {
-            leaf.key: estimate_leaf(leaf, bridges.get(leaf.key), mlm, lookahead, sample, config, surfaces=surfaces)
-            for leaf in verifier.leaves
-        }
-        total += torch.stack([term.combine(values) for term in verifier.terms])
-    return total / len(samples)
+@dataclass(frozen=True)
+class Expansion:
+    """A verifier about the R rows of a sample: its value, and its gradient at P pairs of tokens that may vary.
+
+    A pair is an entry of the sample's conditionals and a token of the verifier's that it covers; at order zero there
+    are none.
+    """
+
+    value: Tensor  # (R,) φ, or its log-odds where `kind` is "logit"
+    kind: str
+    table: Tensor | None = None  # (V of the masked LM, D)
+    grad: Tensor | None = None  # (P, D)
+    anchor: Tensor | None = None  # (P, D) the embedding that stands there
+    entry: Tensor | None = None  # (P,) into the sample's conditionals
+    segment: Tensor | None = None  # (P,) into rows
 
 
-def estimate_leaf(
+def linearise(
     leaf: Leaf,
     bridge: Bridge | None,
-    mlm: Conditionals,
     lookahead: Lookahead,
     sample: Sample,
     config: SconeConfig,
     *,
     surfaces: Surfaces,
-) -> Tensor:
-    """φ at each row of a sample plus the first-order effect of all the words that could stand there instead: (R,)."""
+) -> Expansion:
+    """Expand one verifier about a sample; to order zero without a gradient or where `taylor_scale` is 0."""
     if bridge is None or not isinstance(leaf, EmbeddingVerifier):
-        futures = [surfaces.write(future)[0] for future in replaced(lookahead, sample).futures()]
-        return leaf.evaluate([text + future for text, future in zip(lookahead.texts, futures)])
+        futures = [surfaces.write(future)[0] for future in lookahead.with_ids(sample.ids).futures()]
+        return Expansion(leaf.evaluate([text + future for text, future in zip(lookahead.texts, futures)]), "prob")
     view = bridge.view(sample.ids, lookahead.mask, lookahead.offset, sample.row, sample.col, lookahead.texts)
     if config.taylor_scale == 0 or not len(view.entry):
-        return leaf.value_of_ids(view.ids, view.mask).cpu()
+        return Expansion(leaf.value_of_ids(view.ids, view.mask), "prob")
     at = leaf.linearise(view.ids, view.mask, kind=config.linearise)
     segment = sample.row[view.entry]
-    grad = at.grad[segment, view.position] * view.share[:, None]  # (P, D)
-    anchor = at.embeds[segment, view.position]  # (P, D)
-    delta = taylor_term(mlm, sample.hidden, bridge.table, grad, anchor, view.entry, segment, config, rows=len(at.value))
-    first_order = (at.value + config.taylor_scale * delta).cpu()
-    if config.linearise == "logit":
-        return first_order.sigmoid()
-    return first_order if config.reweigh == "softmax" else first_order.clamp(0, 1)
+    grad = at.grad[segment, view.position] * view.share[:, None]
+    anchor = at.embeds[segment, view.position]
+    return Expansion(at.value, config.linearise, bridge.table, grad, anchor, view.entry, segment)
 
 
-def taylor_term(
+def estimate(
+    verifier: Expression,
+    expansions: Mapping[object, Expansion],
     mlm: Conditionals,
-    hidden: Tensor,
-    table: Tensor,
-    grad: Tensor,
-    anchor: Tensor,
-    entry: Tensor,
-    segment: Tensor,
+    sample: Sample,
     config: SconeConfig,
-    *,
-    rows: int,
 ) -> Tensor:
-    """Gradient times (expected - present) embedding, summed over each row's pairs: (rows,).
+    """q of each term of the verifier at each row of a sample: (terms, R) float32 on the CPU.
 
-    hidden: (N, H)   table: (V, D)   grad, anchor: (P, D)   entry: (P,) into hidden   segment: (P,) into rows
+    `expansions` are those of the verifier's leaves, by `leaf.key`.
     """
+    values = {key: expected_value(expansion, mlm, sample, config) for key, expansion in expansions.items()}
+    return torch.stack([term.combine(values) for term in verifier.terms])
+
+
+def expected_value(expansion: Expansion, mlm: Conditionals, sample: Sample, config: SconeConfig) -> Tensor:
+    """φ at each row plus the first-order effect of all the words that could stand there instead: (R,) on the CPU."""
+    value = expansion.value.cpu()
+    if expansion.grad is not None:
+        value = value + config.taylor_scale * taylor_term(expansion, mlm, sample.hidden, config).cpu()
+    if expansion.kind == "logit":
+        return value.sigmoid()
+    return value if config.reweigh == "softmax" else value.clamp(0, 1)
+
+
+def taylor_term(expansion: Expansion, mlm: Conditionals, hidden: Tensor, config: SconeConfig) -> Tensor:
+    """Gradient times (expected - present) embedding, summed over each row's pairs: (R,); hidden: (N, H)."""
+    table, grad, anchor = expansion.table, expansion.grad, expansion.anchor
+    entry, segment, rows = expansion.entry, expansion.segment, len(expansion.value)
+    assert table is not None and grad is not None and anchor is not None and entry is not None and segment is not None
     if config.taylor == "position":
         expected = mlm.expect(hidden, table, temperature=config.mlm_temperature)[entry]  # (P, D)
         return kernels.taylor_estimate(
@@ -114,8 +120,3 @@ def reweigh(log_p: Tensor, q: Tensor, config: SconeConfig, *, strengths: Sequenc
         log_q = weights * (config.samples * q).masked_fill(log_p.isneginf(), -torch.inf).log_softmax(-1)
         log_q = log_q.masked_fill(log_p.isneginf(), 0)
     return (log_p + log_q.sum(0)).log_softmax(-1)
-
-
-def replaced(lookahead: Lookahead, sample: Sample) -> Lookahead:
-    """The lookahead with a sample's tokens."""
-    return Lookahead(sample.ids, lookahead.mask, lookahead.offset, lookahead.seed, lookahead.texts)

@@ -37,6 +37,10 @@ class Lookahead:
         texts = tuple(self.texts[i] for i in index.tolist())
         return Lookahead(self.ids[index], self.mask[index], self.offset[index], self.seed[index], texts)
 
+    def with_ids(self, ids: Tensor) -> Lookahead:
+        """The same rows with other tokens in their futures."""
+        return replace(self, ids=ids)
+
     def futures(self) -> list[list[int]]:
         """The future of each row as tokens."""
         return [row[keep].tolist() for row, keep in zip(self.ids.cpu(), (self.offset >= 0).cpu())]
@@ -113,12 +117,12 @@ def look_ahead(mlm: Conditionals, start: Lookahead, config: SconeConfig, *, step
     state = start
     if config.warmup and len(cold):
         warmed = gibbs(mlm, state.rows(cold), config, step=step, first=config.iterations, iterations=config.warmup)[-1]
-        state = replace(state, ids=state.ids.index_copy(0, cold, warmed.ids))
+        state = state.with_ids(state.ids.index_copy(0, cold, warmed.ids))
     run = gibbs if config.workers == 1 and config.sync_every == 1 else hogwild
     samples = run(mlm, state, config, step=step, thin=config.thin)
     if config.taylor_scale == 0 or config.marginals == "sweep":
         return samples
-    return [marginals(mlm, replace(state, ids=sample.ids), masked=config.marginals == "masked") for sample in samples]
+    return [marginals(mlm, state.with_ids(sample.ids), masked=config.marginals == "masked") for sample in samples]
 
 
 def gibbs(

@@ -62,7 +62,9 @@ def test_output_is_complete(engine: Scone) -> None:
         for step in steps:
             assert step.log_p_star.exp().sum() == pytest.approx(1, abs=1e-5)
             assert step.tokens.shape == step.log_p.shape == step.q.shape == step.log_p_star.shape
-    assert {"prefill", "propose", "look ahead", "estimate", "reweigh", "sample", "commit"} <= set(out.seconds)
+    assert {"prefill", "propose", "look ahead", "linearise", "estimate", "reweigh", "sample", "commit"} <= set(
+        out.seconds
+    )
 
 
 def test_next_token_is_the_first_step_of_generate(engine: Scone) -> None:

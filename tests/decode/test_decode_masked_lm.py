@@ -13,6 +13,8 @@ from scone.conditionals import Conditionals, Head
 from scone.config import SconeConfig
 from scone.decode import Scone, Verifier
 from scone.lookahead import begin, block_at, gibbs, look_ahead, marginals, shift
+from scone.output import Timer
+from scone.prompts import open_prompts
 
 FAMILIES = ["bert", "distilbert", "roberta", "electra", "modernbert"]
 
@@ -137,10 +139,8 @@ def test_warm_lookahead_survives(engine: Scone) -> None:
     mlm = engine.controller.mlm
     assert shift([1, 2, 3], 4, mlm.mask_id) == [2, 3, mlm.mask_id, mlm.mask_id]
     frozen = engine.with_config(init="warm", block=1, iterations=1, lookahead=4)
-    texts = frozen._open(["the movie was"], 9, 1, 0)
+    texts = open_prompts(frozen.causal_lm, ["the movie was"], 9, copies=1, seed=0)
     seen = []
-    from scone.output import Timer
-
     for _ in frozen._run(texts, frozen._writer((), ()), 3, Timer(), True, ()):
         seen.append(texts[0].futures[0])
     for before, after in itertools.pairwise(seen):

@@ -17,7 +17,7 @@ import scone
 
 MODULES = [
     "bridge", "conditionals", "config", "control", "decode", "errors", "estimate", "hf", "lm", "loading", "lookahead",
-    "output", "reference", "sampling", "seeds", "text", "verifier",
+    "output", "prompts", "reference", "sampling", "seeds", "text", "verifier",
 ]  # fmt: skip
 
 
