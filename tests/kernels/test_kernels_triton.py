@@ -25,7 +25,6 @@ def test_interpreted():
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
 
 
 @needs_triton

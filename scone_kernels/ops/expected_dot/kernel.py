@@ -13,11 +13,11 @@ from scone_kernels.ops import _triton as common
 
 # Chosen so that nothing spills (`python -m bench resources`); not timed on a GPU.
 FUSED = {
-    torch.float32: common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_K": 32}, 8, 2),
+    torch.float32: common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_K": 32}, 8, 1),
     torch.bfloat16: common.Config({"BLOCK_N": 64, "BLOCK_V": 64, "BLOCK_K": 64}, 4, 2),
     torch.float16: common.Config({"BLOCK_N": 64, "BLOCK_V": 64, "BLOCK_K": 64}, 4, 2),
 }
-FROM_LOGITS = dict.fromkeys(FUSED, common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_K": 32}, 4, 2))
+FROM_LOGITS = dict.fromkeys(FUSED, common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_K": 32}, 8, 1))
 # Above this size the projections of the table are not stored: each row then projects it anew.
 MOST_PROJECTED_BYTES = 256 << 20
 

@@ -13,8 +13,8 @@ from scone_kernels.ops import _triton as common
 # not been timed on a GPU.
 CONFIGS = {
     torch.float32: common.Config({"BLOCK_N": 32, "BLOCK_V": 32, "BLOCK_H": 32, "BLOCK_D": 128}, 8, 2),
-    torch.bfloat16: common.Config({"BLOCK_N": 64, "BLOCK_V": 64, "BLOCK_H": 64, "BLOCK_D": 256}, 8, 2),
-    torch.float16: common.Config({"BLOCK_N": 64, "BLOCK_V": 64, "BLOCK_H": 64, "BLOCK_D": 256}, 8, 2),
+    torch.bfloat16: common.Config({"BLOCK_N": 64, "BLOCK_V": 32, "BLOCK_H": 64, "BLOCK_D": 256}, 8, 2),
+    torch.float16: common.Config({"BLOCK_N": 64, "BLOCK_V": 32, "BLOCK_H": 64, "BLOCK_D": 256}, 8, 2),
 }
 
 
