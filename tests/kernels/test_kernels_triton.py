@@ -18,7 +18,7 @@ def test_interpreted():
     """TRITON_INTERPRET has to be set before triton is imported."""
     folder = Path(__file__).with_name("interpreted")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(folder)],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
