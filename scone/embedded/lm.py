@@ -6,6 +6,7 @@ import hashlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from transformers import (
 from transformers.utils import logging
 
 from scone.embedded.cache import cached
+from scone.embedded.errors import MissingModelError
 from scone.embedded.packages import SMOLLM2
 
 CONVERSION = 1  # raise it when what `_convert` writes changes
@@ -48,6 +50,9 @@ def _folder_name(source: Path) -> str:
 
 def _convert(source: Path, folder: Path) -> None:
     """Write the model as float16 safetensors, and its tokenizer."""
+    missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
+    if missing:
+        raise MissingModelError(f"reading {source.name} needs {' and '.join(missing)}: pip install 'scone[embedded]'")
     with _steps("Preparing SmolLM2-135M (once)", 4) as advance, _silent_transformers(), redirect_stderr(StringIO()):
         tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
         advance("tokenizer read")

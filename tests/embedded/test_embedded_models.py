@@ -1,5 +1,7 @@
 """The real models, as they are shipped."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from safetensors import safe_open
@@ -118,3 +120,14 @@ def test_verifiers_rank_obvious_sentences(attribute):
         with torch.inference_mode():
             chance = model(**inputs).logits.softmax(-1)[:, model.config.label2id[label]]
         assert chance[0] > chance[1] + 0.2, f"{label}: {more!r} {chance[0]:.2f}, {less!r} {chance[1]:.2f}"
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_docs_print_the_scores_of_the_cards(name):
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    card = read_card(name)
+    assert card is not None
+    section = page.split(f"### {name}\n")[1].split("\n#")[0]
+    for measured, score in card["scores"].items():
+        assert f"| {measured} | {score:g} |" in section
+    assert card["command"] in section

@@ -1,6 +1,6 @@
 import pytest
 
-from scone.embedded import MissingModelError, installed, load_classifier
+from scone.embedded import MissingModelError, installed, lm, load_classifier
 from scone.embedded.packages import MINILM, SMOLLM2, Package
 from scone.errors import InputError, SconeError
 
@@ -25,6 +25,13 @@ def test_locating_does_not_import(monkeypatch, tmp_path):
     (module / "w.bin").write_bytes(b"1")
     monkeypatch.syspath_prepend(tmp_path)
     assert Package("e", "1", "explosive_weights", "w.bin", "e", "MIT").locate() == module / "w.bin"
+
+
+def test_conversion_without_gguf_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setattr(lm, "find_spec", lambda name: None if name == "gguf" else object())
+    with pytest.raises(MissingModelError, match=r"needs gguf: pip install 'scone\[embedded\]'"):
+        lm._convert(tmp_path / "model.gguf", tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_unknown_attribute_is_refused():
