@@ -73,7 +73,7 @@ class HogwildState:
         """All tokens and versions as they are now; writes that happen meanwhile are seen or not, word by word."""
         if self._shared.closed:
             raise RuntimeError("this HogwildState is closed")
-        return Snapshot(*self._read(self._words))
+        return self._read(self._words, Snapshot)
 
     def write(self, rows: Tensor, starts: Tensor, tokens: Tensor, snapshot: Snapshot) -> Tensor:
         """Write blocks and return how stale the snapshot was that they were drawn from.
@@ -147,9 +147,7 @@ def _why_missing(device: torch.device) -> str | None:
     return f"the extension was built without kernels for {device.type}"
 
 
-def _functions(
-    backend: str, mutex: threading.Lock
-) -> tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., Tensor]]:
+def _functions(backend: str, mutex: threading.Lock) -> tuple[Callable[..., Snapshot], Callable[..., Tensor]]:
     if backend == "reference":
         return _reference(mutex)
     from scone_kernels import _C  # type: ignore[attr-defined]
@@ -157,14 +155,14 @@ def _functions(
     return _C.hogwild_read, _C.hogwild_write
 
 
-def _reference(mutex: threading.Lock) -> tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., Tensor]]:
+def _reference(mutex: threading.Lock) -> tuple[Callable[..., Snapshot], Callable[..., Tensor]]:
     """The same contract in plain torch, one worker at a time."""
 
-    def read(words: Tensor) -> tuple[Tensor, Tensor]:
+    def read(words: Tensor, snapshot: type[Snapshot]) -> Snapshot:
         with mutex:
             seen = words.clone()
             _finish(words)
-        return seen & _HALF, (seen >> 32) & _HALF
+        return snapshot(seen & _HALF, (seen >> 32) & _HALF)
 
     def write(words: Tensor, rows: Tensor, starts: Tensor, tokens: Tensor, versions: Tensor) -> Tensor:
         _checks.indices("rows", rows, (None,), words.device)

@@ -2,23 +2,13 @@
 // torch releases the GIL before it calls an operator, so nothing here may touch Python.
 #include "hogwild_tensors.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/EmptyTensor.h>
 #include <torch/library.h>
 
 namespace scone::hogwild {
 namespace {
 
-std::tuple<at::Tensor, at::Tensor> read(const at::Tensor& words) {
-  const State state = state_of(words);
-  at::Tensor tokens = at::empty({state.rows, state.positions}, words.options());
-  at::Tensor versions = at::empty({state.rows, state.positions}, words.options());
-  auto* tokens_ptr = tokens.data_ptr<std::int64_t>();
-  auto* versions_ptr = versions.data_ptr<std::int64_t>();
-  for (std::int64_t row = 0; row < state.rows; ++row) {
-    read_row(state, row, tokens_ptr + row * state.positions, versions_ptr + row * state.positions);
-  }
-  return {std::move(tokens), std::move(versions)};
-}
+at::Tensor empty(std::int64_t rows, std::int64_t columns) { return at::detail::empty_cpu({rows, columns}, at::kLong); }
 
 void check_values(State state, Blocks blocks) {
   for (std::int64_t block = 0; block < blocks.count; ++block) {
@@ -32,8 +22,22 @@ void check_values(State state, Blocks blocks) {
   }
 }
 
-at::Tensor write(const at::Tensor& words, const at::Tensor& rows, const at::Tensor& starts, const at::Tensor& tokens,
-                 const at::Tensor& versions) {
+}  // namespace
+
+std::tuple<at::Tensor, at::Tensor> read_cpu(const at::Tensor& words) {
+  const State state = state_of(words);
+  at::Tensor tokens = empty(state.rows, state.positions);
+  at::Tensor versions = empty(state.rows, state.positions);
+  auto* tokens_ptr = tokens.data_ptr<std::int64_t>();
+  auto* versions_ptr = versions.data_ptr<std::int64_t>();
+  for (std::int64_t row = 0; row < state.rows; ++row) {
+    read_row(state, row, tokens_ptr + row * state.positions, versions_ptr + row * state.positions);
+  }
+  return {std::move(tokens), std::move(versions)};
+}
+
+at::Tensor write_cpu(const at::Tensor& words, const at::Tensor& rows, const at::Tensor& starts,
+                     const at::Tensor& tokens, const at::Tensor& versions) {
   const State state = state_of(words);
   check_write(words, rows, starts, tokens, versions);
   const auto rows_c = rows.expect_contiguous();
@@ -44,7 +48,7 @@ at::Tensor write(const at::Tensor& words, const at::Tensor& rows, const at::Tens
                       tokens_c->const_data_ptr<std::int64_t>(), versions_c->const_data_ptr<std::int64_t>(),
                       tokens.size(0),                           tokens.size(1)};
   check_values(state, blocks);
-  at::Tensor staleness = at::empty({blocks.count, state.positions}, words.options());
+  at::Tensor staleness = empty(blocks.count, state.positions);
   auto* staleness_ptr = staleness.data_ptr<std::int64_t>();
   for (std::int64_t block = 0; block < blocks.count; ++block) {
     publish_block(state, blocks, block, staleness_ptr + block * state.positions);
@@ -53,7 +57,6 @@ at::Tensor write(const at::Tensor& words, const at::Tensor& rows, const at::Tens
   return staleness;
 }
 
-}  // namespace
 }  // namespace scone::hogwild
 
 TORCH_LIBRARY_FRAGMENT(scone_kernels, m) {
@@ -62,6 +65,6 @@ TORCH_LIBRARY_FRAGMENT(scone_kernels, m) {
 }
 
 TORCH_LIBRARY_IMPL(scone_kernels, CPU, m) {
-  m.impl("hogwild_read", &scone::hogwild::read);
-  m.impl("hogwild_write", &scone::hogwild::write);
+  m.impl("hogwild_read", &scone::hogwild::read_cpu);
+  m.impl("hogwild_write", &scone::hogwild::write_cpu);
 }

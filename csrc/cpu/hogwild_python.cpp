@@ -1,5 +1,7 @@
 // Python entry points of the shared state. A call through torch.ops boxes its arguments and takes longer than the work
-// itself; these unpack tensors, release the GIL and call the dispatcher, which knows the device.
+// itself; these unpack tensors, release the GIL and call the CPU functions, or the dispatcher for other devices.
+#include "hogwild_tensors.h"
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -24,17 +26,29 @@ const Tensor& beside(const Tensor& words, const char* name, PyObject* argument) 
   return tensor;
 }
 
-PyObject* hogwild_read(PyObject*, PyObject* words_argument) {
+// A new instance of a subclass of tuple, such as a NamedTuple, that has no fields of its own. Steals the items.
+PyObject* new_tuple(PyObject* type, PyObject* first, PyObject* second) {
+  auto* subclass = reinterpret_cast<PyTypeObject*>(type);
+  PyObject* tuple = subclass->tp_alloc(subclass, 2);
+  if (tuple == nullptr || first == nullptr || second == nullptr) throw python_error();
+  PyTuple_SET_ITEM(tuple, 0, first);
+  PyTuple_SET_ITEM(tuple, 1, second);
+  return tuple;
+}
+
+PyObject* hogwild_read(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("scone_kernels::hogwild_read", "").typed<Read>();
-  const Tensor& words = tensor_argument("words", words_argument);
+  TORCH_CHECK_TYPE(count == 2 && PyType_Check(arguments[1]) &&
+                       PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(arguments[1]), &PyTuple_Type),
+                   "hogwild_read takes words and a subclass of tuple");
+  const Tensor& words = tensor_argument("words", arguments[0]);
   auto [tokens, versions] = [&] {
     const pybind11::gil_scoped_release no_gil;
-    return op.call(words);
+    return words.is_cpu() ? scone::hogwild::read_cpu(words) : op.call(words);
   }();
-  return PyTuple_Pack(2, py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(tokens))).ptr(),
-                      py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(versions))).ptr());
+  return new_tuple(arguments[1], THPVariable_Wrap(std::move(tokens)), THPVariable_Wrap(std::move(versions)));
   END_HANDLE_TH_ERRORS
 }
 
@@ -50,15 +64,21 @@ PyObject* hogwild_write(PyObject*, PyObject* const* arguments, Py_ssize_t count)
   const Tensor& versions = beside(words, "snapshot.versions", arguments[4]);
   Tensor staleness = [&] {
     const pybind11::gil_scoped_release no_gil;
-    return op.call(words, rows, starts, tokens, versions);
+    return words.is_cpu() ? scone::hogwild::write_cpu(words, rows, starts, tokens, versions)
+                          : op.call(words, rows, starts, tokens, versions);
   }();
   return THPVariable_Wrap(std::move(staleness));
   END_HANDLE_TH_ERRORS
 }
 
+template <class Function>
+PyCFunction fast(Function function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
+}
+
 PyMethodDef methods[] = {
-    {"hogwild_read", hogwild_read, METH_O, "hogwild_read(words) -> (tokens, versions)"},
-    {"hogwild_write", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(hogwild_write)), METH_FASTCALL,
+    {"hogwild_read", fast(hogwild_read), METH_FASTCALL, "hogwild_read(words, type) -> type(tokens, versions)"},
+    {"hogwild_write", fast(hogwild_write), METH_FASTCALL,
      "hogwild_write(words, rows, starts, tokens, versions) -> staleness"},
     {nullptr, nullptr, 0, nullptr},
 };

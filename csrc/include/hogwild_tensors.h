@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tuple>
+
 namespace scone::hogwild {
 
 inline State state_of(const at::Tensor& words) {
@@ -34,5 +36,10 @@ inline void check_write(const at::Tensor& words, const at::Tensor& rows, const a
   TORCH_CHECK_VALUE(versions.sizes() == words.sizes(), "snapshot.versions must have the shape of the state, ",
                     words.sizes(), ", got ", versions.sizes());
 }
+
+// csrc/cpu/hogwild.cpp
+std::tuple<at::Tensor, at::Tensor> read_cpu(const at::Tensor& words);
+at::Tensor write_cpu(const at::Tensor& words, const at::Tensor& rows, const at::Tensor& starts,
+                     const at::Tensor& tokens, const at::Tensor& versions);
 
 }  // namespace scone::hogwild
