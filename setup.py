@@ -40,7 +40,9 @@ def extension():
         return {}
 
     cuda = torch.version.cuda is not None and CUDA_HOME is not None  # whether this machine has a GPU does not matter
-    flags = ["-O3", "-std=c++20", "-ffp-contract=off", "-Wno-psabi"]
+    # -fopenmp only compiles: at::parallel_for is a template, and the runtime is the one that torch has loaded.
+    # -ffp-contract=off keeps the sampler's noise bit-equal on every backend.
+    flags = ["-O3", "-std=c++20", "-fopenmp", "-ffp-contract=off", "-Wno-psabi"]
     kind = CUDAExtension if cuda else CppExtension
     module = kind(
         "scone_kernels._C",

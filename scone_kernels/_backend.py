@@ -67,7 +67,7 @@ def status() -> Status:
     """
     has_gpu = torch.cuda.is_available()
     if _extension.why_missing is None:
-        cpu = BackendStatus(True, f"C++ extension, {torch.backends.cpu.get_cpu_capability()}, CPU tensors")
+        cpu = BackendStatus(True, f"C++ extension, {torch.ops.scone_kernels.cpu_build()} kernels, CPU tensors")
     else:
         cpu = BackendStatus(False, _extension.why_missing)
     if not triton_found():

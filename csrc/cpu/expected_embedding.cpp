@@ -10,23 +10,20 @@ namespace {
 
 // A group of 504 rows shares one packed tile of the table.
 constexpr int64_t kGroup = 21;
-// Partial sums of all splits together, in floats.
-constexpr int64_t kPartials = 6 << 20;
+// Ranges of the vocabulary with sums of their own: few, because each costs a (N, D) buffer, and at most 24 MB together.
+constexpr int64_t kSplits = 16;
+constexpr int64_t kPartials = 6 << 20;  // in floats
 
 // Rows of a table (tokens, D) as panels of 24 columns, [D / 24][tokens][24]: rows apart by a power of two times three
-// would otherwise fall into the same few cache sets.
+// would otherwise fall into the same few cache sets. Rows are read once from end to end, as memory likes it.
 void pack_table(const at::Tensor& table, float* out) {
   const int64_t tokens = table.size(0), width = table.size(1);
-  for (int64_t d = 0; d < width; d += kPanel) {
-    const int64_t columns = std::min(kPanel, width - d), padded = (columns + kLanes - 1) / kLanes * kLanes;
-    const float* from = table.data_ptr<float>() + d;
-    for (int64_t t = 0; t < tokens; ++t, from += table.stride(0), out += padded) {
-      if (columns == kPanel) {
-        std::copy_n(from, kPanel, out);
-      } else {
-        std::fill(std::copy_n(from, columns, out), out + padded, 0.0f);
-      }
-    }
+  const int64_t full = width / kPanel * kPanel, rest = width - full, padded = (rest + kLanes - 1) / kLanes * kLanes;
+  for (int64_t t = 0; t < tokens; ++t) {
+    const float* from = table.data_ptr<float>() + t * table.stride(0);
+    for (int64_t d = 0; d < full; d += kPanel) std::copy_n(from + d, kPanel, out + d * tokens + t * kPanel);
+    float* last = out + full * tokens + t * padded;
+    std::fill(std::copy_n(from + full, rest, last), last + padded, 0.0f);
   }
 }
 
@@ -43,7 +40,7 @@ at::Tensor run(const Tiles& tiles, const at::Tensor& table) {
   if (rows == 0 || width == 0) return out;
 
   const int64_t panels = tiles.panels.size();
-  const Plan plan(panels, tiles.vocabulary, kGroup, std::min<int64_t>(64, kPartials / (rows * padded)));
+  const Plan plan(panels, tiles.vocabulary, kGroup, std::min(kSplits, kPartials / (rows * padded)));
   const SoftmaxState state(plan.splits, rows);
   const at::Tensor partial = at::empty({plan.splits, rows, padded}, at::kFloat);
 
