@@ -28,11 +28,13 @@ from torch import Tensor
 from bench.machine import describe
 from bench.tables import markdown
 from scone.conditionals import Conditionals
-from scone.workers import GibbsPool, GibbsRun
+from scone.embedded import load_masked_lm
+from scone.workers import GibbsPool, GibbsStats
 from scone_kernels import HogwildState
 
 ROWS, POSITIONS, BLOCK = 8, 64, 4
 THREADS = (1, 2, 4, 8)
+BATCHED = "1 worker, all chains in a pass"
 NATIVE = Path(__file__).parents[1] / "csrc" / "tests" / "hogwild_bench.cpp"
 
 Update = Callable[[Tensor, Tensor, Tensor], None]
@@ -57,7 +59,9 @@ def main(argv: list[str]) -> int:
         print(state_table(5 * repeats, updates=int(1600 * share)))
         print(native_table(5 * repeats, seconds=0.05 * share))
     if options.only != "state":
-        print(chains_table(repeats, iterations=max(2, int(24 * share))))
+        mlm = Conditionals(*load_masked_lm())
+        for chains in (1, 4, 16):
+            print(chains_table(mlm, chains, repeats, iterations=max(4, int(12 * share))), flush=True)
     return 0
 
 
@@ -192,57 +196,59 @@ def native_table(repeats: int, seconds: float) -> str:
                         name, value = line.split()
                         speeds.setdefault(name, []).append(float(value))
                 cells = [f"{statistics.median(values) / 1e6:.1f}" for values in speeds.values()]
-                rows.append([place, str(threads), *cells, ratio(speeds["lock-free"], speeds["std::mutex"])])
+                against = [ratio(speeds["lock-free"], speeds[name]) for name in ("same-mutex", "std::mutex")]
+                rows.append([place, str(threads), *cells, *against])
     note = (
         f"Million updates per second from C++ threads; one update reads one row of {POSITIONS} positions and writes one "
-        f"block of {BLOCK}. *plain store*: no compare-and-swap, so versions get lost. *std::mutex*: around plain memory, "
-        "which it copies with memcpy; no versions, no staleness.\n"
+        f"block of {BLOCK}. *plain store*: no compare-and-swap, so versions get lost. *same, mutex*: versions and staleness "
+        "too, but under `std::mutex`. *std::mutex*: around plain memory, which it copies; no versions, no staleness.\n"
     )
-    header = ["rows", "threads", "lock-free", "plain store", "std::mutex", "÷ std::mutex"]
+    header = [
+        "rows",
+        "threads",
+        "lock-free",
+        "plain store",
+        "same, mutex",
+        "std::mutex",
+        "÷ same, mutex",
+        "÷ std::mutex",
+    ]
     return f"{title}{note}\n{markdown(header, rows)}\n"
 
 
-def chains_table(repeats: int, iterations: int) -> str:
-    """Gibbs sampling with the embedded masked LM: who updates, and how many chains go into one forward pass."""
-    from scone.embedded import load_masked_lm
-
-    mlm = Conditionals(*load_masked_lm())
+def chains_table(mlm: Conditionals, chains: int, repeats: int, iterations: int) -> str:
+    """Gibbs sampling with a masked LM: who updates, and how many chains go into one forward pass."""
+    tokens, span = beginnings(mlm, chains)
+    ways: dict[str, dict[str, Any]] = {BATCHED: {}}
+    if chains > 1:
+        ways["1 worker, a chain a pass"] = {"batch": 1}
+        ways["2 workers, a chain a pass"] = {"workers": 2, "batch": 1}
+        ways["2 workers, half the chains a pass"] = {"workers": 2, "batch": chains // 2}
+    ways["2 workers, all chains in a pass"] = {"workers": 2}
+    ways["2 workers, all chains in a pass, 2 threads each"] = {"workers": 2, "threads": 2}
+    ways["8 workers, a chain a pass"] = {"workers": 8, "batch": 1}
+    ways["1 worker, a pass for 4 blocks"] = {"sync_every": 4}
+    ways["2 workers, a pass for 4 blocks"] = {"workers": 2, "sync_every": 4}
+    speeds: dict[str, list[float]] = {way: [] for way in ways}
+    last: dict[str, GibbsStats] = {}
+    for repeat in range(repeats):
+        for way, options in ways.items():
+            pool = GibbsPool(masked(mlm), mlm.draw, iterations=iterations, block=2, **options)
+            began = time.perf_counter()
+            last[way] = pool.run(tokens, seed=torch.arange(chains) + 1000 * repeat, span=span).stats
+            speeds[way].append(chains * iterations / (time.perf_counter() - began))
     rows = []
-    for chains in (1, 4, 20):
-        tokens, span = beginnings(mlm, chains)
-        ways: dict[str, dict[str, Any]] = {"one worker, all chains in a pass": {}}
-        if chains > 1:
-            ways["one worker, a chain a pass"] = {"batch": 1}
-            ways["2 workers, half the chains a pass"] = {"workers": 2, "batch": chains // 2}
-        ways["2 workers, all chains in a pass"] = {"workers": 2}
-        ways["2 workers, all chains in a pass, 2 threads each"] = {"workers": 2, "threads": 2}
-        if chains > 1:
-            ways["2 workers, a chain a pass"] = {"workers": 2, "batch": 1}
-        ways["8 workers, a chain a pass"] = {"workers": 8, "batch": 1}
-        ways["one worker, a pass for 4 blocks"] = {"sync_every": 4}
-        ways["2 workers, a pass for 4 blocks"] = {"workers": 2, "sync_every": 4}
-        speeds: dict[str, list[float]] = {way: [] for way in ways}
-        last: dict[str, GibbsRun] = {}
-        for repeat in range(repeats):
-            for way, options in ways.items():
-                pool = GibbsPool(masked(mlm), mlm.draw, iterations=iterations, block=2, **options)
-                began = time.perf_counter()
-                last[way] = pool.run(tokens, seed=torch.arange(chains) + 1000 * repeat, span=span)
-                speeds[way].append(chains * iterations / (time.perf_counter() - began))
-        batched = speeds["one worker, all chains in a pass"]
-        for way, values in speeds.items():
-            stats = last[way].stats
-            rows.append([
-                str(chains), way, f"{statistics.median(values):.0f}", ratio(values, batched),
-                f"{stats.mean_staleness:.2f}", f"{stats.overwritten / (stats.updates * 2):.1%}",
-            ])  # fmt: skip
-    header = ["chains", "way", "updates/s", "÷ batched", "staleness", "overwritten"]
+    for way, stats in last.items():
+        unseen = f"{stats.overwritten / (stats.updates * 2):.0%}"
+        speed = f"{statistics.median(speeds[way]):.0f}"
+        rows.append([way, speed, ratio(speeds[way], speeds[BATCHED]), f"{stats.mean_staleness:.1f}", unseen])
     note = (
-        f"Block updates per second, {tokens.shape[1]} positions of which 25 are drawn in blocks of 2, {iterations} blocks "
-        f"a chain; {torch.get_num_threads()} threads in all, shared out among the workers. *staleness*: versions that a "
-        "snapshot was behind, on average. *overwritten*: tokens replaced unseen.\n"
+        f"Block updates per second of {chains} chain{'s' * (chains > 1)} of {tokens.shape[1]} positions, of which 25 are "
+        f"drawn in blocks of 2, {iterations} blocks a chain; {torch.get_num_threads()} threads in all, shared out among "
+        "the workers. *staleness*: versions that a snapshot was behind, on average. *overwritten*: tokens replaced unseen.\n"
     )
-    return f"## Asynchronous workers against batched chains\n\n{note}\n{markdown(header, rows)}\n"
+    table = markdown(["way", "updates/s", "÷ batched", "staleness", "overwritten"], rows)
+    return f"## Asynchronous workers against batched chains: {chains}\n\n{note}\n{table}\n"
 
 
 def beginnings(mlm: Conditionals, chains: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:

@@ -89,6 +89,17 @@ int main(int argc, char** argv) {
     look_back(state, blocks_of(worker), 0, worker.staleness.data());
   }));
   std::mutex mutex;
+  std::printf("same-mutex %.0f\n", updates_per_second(setup, stride, [=, &mutex](Worker& worker) {
+    const std::int64_t offset = worker.row * setup.positions;
+    {
+      const std::lock_guard lock(mutex);
+      read_row(state, worker.row, worker.tokens.data() + offset, worker.versions.data() + offset);
+    }
+    const Blocks blocks = blocks_of(worker);
+    const std::lock_guard lock(mutex);
+    publish_block(state, blocks, 0, worker.staleness.data());
+    look_back(state, blocks, 0, worker.staleness.data());
+  }));
   std::vector<std::int64_t> plain(stride * setup.threads);
   std::printf("std::mutex %.0f\n", updates_per_second(setup, stride, [&](Worker& worker) {
     auto* row = plain.data() + worker.row * stride;
