@@ -22,7 +22,7 @@ from scone.evaluate.work import SCORERS
 __all__ = ["add_arguments", "run"]
 
 DEFAULT_METHODS = ("random", "beamsearch", "bon", "topk10", "myopic", "scone", "bon-matched")
-SMALL_PROMPTS, SMALL_SAMPLES = 6, 3
+SMALL_PROMPTS, SMALL_SAMPLES = 4, 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
