@@ -80,12 +80,16 @@ CATEGORIES = {
     "politics": r"politic|government|election|parliament|prime minister|legislat|democra|constitution|diploma",
     "finance": r"econom|financ|\bbanks?\b|banking|business|currenc|accounting|market|invest|taxation|insurance|\bstock|money",
     "science": r"scien|physic|chemi|biolog|mathemat|astronom|comput|software|electron|genetic|algorithm|quantum|geolog",
-    "food": r"food|cuisine|drink|beverage|dishes|cook|fruit|vegetable|wine|beer|cheese|coffee|spice|restaurant|bread|meat",
-    "history": r"histor|ancient|\bwars\b|battle|empire|medieval|dynast|emperor|civilization|archaeolog",
-    "industrial": r"industr|manufactur|engineering|mining|steel|textile|machine|automo|construction|metallurg|\btools\b|"
-    r"\brail|engines|materials|alloys|vehicles",
+    "food": r"food|cuisine|drink|beverage|dishes|cooking|fruit|vegetable|wine|beer|cheese|coffee|spice|restaurant|bread|meat",
+    "history": r"histor|ancient|\bwars\b|\bbattles\b|empire|medieval|dynast|emperor|civilization|archaeolog",
+    "industrial": r"industr|manufactur|engineering|mining|steel|textile|machine|automo|\bconstruction|metallurg|\btools\b|"
+    r"\brail|engines|alloys|vehicles",
 }
-UNFIT = re.compile(r"births|deaths|fiction|films|novels|music|albums|people|games|characters|television|cities|saints")
+# people, works, places and creeds have categories of many kinds, and paragraphs that are about something else
+UNFIT = re.compile(
+    r"births|deaths|people|characters|saints|fiction|films|novels|music|albums|games?\b|television|literar|dance|"
+    r"cities|islands|pseudoscience|social science|cryptid|legend|philosoph|religi|crim|customs|fighting|vitamin"
+)
 PARAGRAPHS_PER_ARTICLE, WORDS = 3, 40
 
 
