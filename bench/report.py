@@ -27,15 +27,16 @@ def main(argv: list[str]) -> int:
     options = kernels.parse(rest)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     checks = correctness(device)
+    timings = kernels.measure(options, device) if _all_right(checks) else []
     report = {
         "machine": facts(),
         "status": str(scone_kernels.status()).splitlines(),
         "correctness": checks,
         "gemm_gflops": kernels.gemm_gflops(device),
-        "timings": [asdict(timing) for timing in kernels.measure(options, device)] if _all_right(checks) else [],
+        "timings": [asdict(timing) for timing in timings],
     }
     own.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"{own.out}: {len(checks)} checks, {len(report['timings'])} timings")
+    print(f"{own.out}: {len(checks)} checks, {len(timings)} timings")
     return 0 if _all_right(checks) else 1
 
 
