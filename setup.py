@@ -36,7 +36,9 @@ def extension():
     except ImportError as error:
         if MODE == "1":
             raise
-        say(f"built no extension ({error}; install torch first and use --no-build-isolation): reference and Triton only")
+        say(
+            f"built no extension ({error}; install torch first and use --no-build-isolation): reference and Triton only"
+        )
         return {}
 
     cuda = torch.version.cuda is not None and CUDA_HOME is not None  # whether this machine has a GPU does not matter
