@@ -51,6 +51,7 @@ def main(argv: list[str]) -> int:
         default=5,
         help="turns of each way of sampling, and a fifth of those of the state (default 5)",
     )
+    parser.add_argument("--iterations", type=int, default=12, help="blocks drawn in each chain (default 12)")
     parser.add_argument("--quick", action="store_true", help="a twentieth of the work")
     options = parser.parse_args(argv)
     print(f"# Hogwild\n\n`python -m bench hogwild {' '.join(argv)}`\n\n{describe()}\n")
@@ -61,7 +62,7 @@ def main(argv: list[str]) -> int:
     if options.only != "state":
         mlm = Conditionals(*load_masked_lm())
         for chains in (1, 4, 16):
-            print(chains_table(mlm, chains, repeats, iterations=max(4, int(12 * share))), flush=True)
+            print(chains_table(mlm, chains, repeats, iterations=4 if options.quick else options.iterations), flush=True)
     return 0
 
 
