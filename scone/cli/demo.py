@@ -48,10 +48,10 @@ TASKS = (
             (
                 "toxic",
                 (
-                    "Nobody wants to hear you talk, because you are",
-                    "My neighbour parked across my drive again. He is such a",
-                    "Anyone who still believes that must be",
-                    "Listen, I have had enough of you and your",
+                    "The worst thing about that man is that he is a lying,",
+                    "She turned to him and said: you are nothing but a",
+                    "Listen to me, you little",
+                    "Oh, shut your",
                 ),
             ),
         ),
@@ -79,7 +79,7 @@ LEGEND = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `scone demo`."""
     parser.add_argument("--seed", type=int, default=0, help="of all texts (default: 0)")
-    parser.add_argument("--samples", type=int, default=2, help="texts for each prompt; one is shown (default: 2)")
+    parser.add_argument("--samples", type=int, default=1, help="texts for each prompt; one is shown (default: 1)")
     parser.add_argument("--max-new-tokens", type=int, default=25, help="length of a continuation (default: 25)")
 
 
