@@ -39,7 +39,9 @@ class Surfaces:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        self._tokens: list[str] = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        size = max(tokenizer.get_vocab().values()) + 1
+        tokens = tokenizer.convert_ids_to_tokens(range(size))
+        self._tokens: list[str] = [token or "" for token in tokens]  # some vocabularies have ids that no token uses
         self._special = frozenset(tokenizer.all_special_ids)
         self._byte_level = _has_byte_level_decoder(tokenizer)
         self._known: dict[int, bytes] = {}
@@ -78,7 +80,7 @@ class Surfaces:
         return found
 
     def _surface(self, token: int) -> bytes:
-        if token in self._special or token >= len(self._tokens):
+        if token in self._special or token >= len(self._tokens) or not self._tokens[token]:
             return b""
         text = self._tokens[token]
         if self._byte_level and all(c in _BYTE_OF for c in text):

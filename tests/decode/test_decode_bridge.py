@@ -7,6 +7,7 @@ import itertools
 import pytest
 import tiny
 import torch
+from tokenizers import Tokenizer, models
 
 from scone.bridge import Bridge, Surfaces, overlaps, same_vocabulary
 from scone.conditionals import Conditionals
@@ -63,6 +64,14 @@ def test_special_tokens_have_no_surface() -> None:
     for make in tiny.TOKENIZERS.values():
         tok = make()
         assert all(Surfaces(tok)[i] == b"" for i in tok.all_special_ids)
+
+
+def test_ids_that_no_token_uses_have_no_surface() -> None:
+    vocab = {"[UNK]": 0, "the": 1, "movie": 7}
+    tok = tiny._finish(Tokenizer(models.WordLevel(vocab, unk_token="[UNK]")), {"unk_token": "[UNK]"}, None)
+    surfaces = Surfaces(tok)
+    assert len(surfaces) == 8 and surfaces[4] == b"" and surfaces[7] == b" movie"
+    assert surfaces.index == {b" the": 1, b" movie": 7}
 
 
 def test_leading_spaces_show() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from functools import cache
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -34,7 +36,7 @@ CORPUS = [
     "def f(x):\n    return x_1 + 2  # code\n",
     "漢字 と かな",
     "smile 🙂 and wave 👋🏽 !",
-] * 3
+]
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 BERT_SPECIAL = {
@@ -60,16 +62,21 @@ def _finish(tokenizer: Tokenizer, special: dict[str, str], frame: tuple[str, str
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=512, **special)
 
 
+def _words() -> list[str]:
+    return sorted({word for line in CORPUS for word in line.lower().split()})
+
+
 @cache
 def wordpiece() -> Any:
-    """Uncased WordPiece, as BERT's."""
-    tok = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    """Uncased WordPiece, as BERT's: short words whole, longer ones in pieces."""
+    letters = sorted({c for word in _words() for c in word} | set(LETTERS))
+    pieces = [*letters, *(w for w in _words() if 1 < len(w) <= 6), "wonder", "every", "##ful", "##one", "##ing"]
+    pieces += [f"##{c}" for c in letters]
+    vocab = {token: i for i, token in enumerate(dict.fromkeys([*BERT_SPECIAL.values(), "[unused0]", *pieces]))}
+    tok = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
     tok.normalizer = normalizers.BertNormalizer(lowercase=True)
     tok.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tok.decoder = decoders.WordPiece(prefix="##")
-    tok.train_from_iterator(
-        CORPUS, trainers.WordPieceTrainer(vocab_size=260, special_tokens=[*BERT_SPECIAL.values(), "[unused0]"])
-    )
     return _finish(tok, BERT_SPECIAL, ("[CLS]", "[SEP]"))
 
 
@@ -77,36 +84,42 @@ def wordpiece() -> Any:
 def byte_bpe(*, masked: bool = False) -> Any:
     """Byte-level BPE, as GPT-2's and, with a mask token, RoBERTa's."""
     special = ROBERTA_SPECIAL if masked else {"eos_token": "<|end|>"}
-    tok = Tokenizer(models.BPE())
+    merges = _byte_merges(80)
+    tokens = [*special.values(), *sorted(pre_tokenizers.ByteLevel.alphabet()), *(a + b for a, b in merges)]
+    vocab = {token: i for i, token in enumerate(dict.fromkeys(tokens))}
+    tok = Tokenizer(models.BPE(vocab, merges))
     tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tok.decoder = decoders.ByteLevel()
-    tok.train_from_iterator(
-        CORPUS,
-        trainers.BpeTrainer(
-            vocab_size=340,
-            special_tokens=list(dict.fromkeys(special.values())),
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
-    )
     return _finish(tok, special, ("<s>", "</s>") if masked else None)
+
+
+@cache
+def _byte_merges(count: int) -> list[tuple[str, str]]:
+    """The most frequent pairs, one after the other; the trainers of `tokenizers` break ties differently in every run."""
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
+    texts = [list(piece) for line in CORPUS for piece, _ in split(line)]
+    merges: list[tuple[str, str]] = []
+    for _ in range(count):
+        pairs = Counter(pair for text in texts for pair in itertools.pairwise(text))
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        merges.append(best)
+        for text in texts:
+            for at in range(len(text) - 1, 0, -1):
+                if at < len(text) and (text[at - 1], text[at]) == best:
+                    text[at - 1 : at + 1] = ["".join(best)]
+    return merges
 
 
 @cache
 def unigram() -> Any:
     """Unigram with ▁ for spaces, as SentencePiece makes it."""
-    tok = Tokenizer(models.Unigram())
+    letters = sorted({c for word in _words() for c in word} | set(LETTERS) | {"▁"})
+    pieces = [(token, 0.0) for token in dict.fromkeys(ROBERTA_SPECIAL.values())]
+    pieces += [(c, -8.0) for c in letters] + [(f"▁{w}", -5.0) for w in _words() if len(w) <= 6]
+    unknown = [token for token, _ in pieces].index("<unk>")
+    tok = Tokenizer(models.Unigram(pieces, unk_id=unknown))
     tok.pre_tokenizer = pre_tokenizers.Metaspace()
     tok.decoder = decoders.Metaspace()
-    tok.train_from_iterator(
-        CORPUS,
-        trainers.UnigramTrainer(
-            vocab_size=200,
-            special_tokens=list(dict.fromkeys(ROBERTA_SPECIAL.values())),
-            unk_token="<unk>",
-            show_progress=False,
-        ),
-    )
     return _finish(tok, ROBERTA_SPECIAL, ("<s>", "</s>"))
 
 
@@ -124,11 +137,10 @@ def characters() -> Any:
 @cache
 def words() -> Any:
     """One token for each word."""
-    tok = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+    known = sorted({word for line in CORPUS for word in line.split()})
+    vocab = {token: i for i, token in enumerate([*BERT_SPECIAL.values(), *known])}
+    tok = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
     tok.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tok.train_from_iterator(
-        CORPUS, trainers.WordLevelTrainer(special_tokens=list(BERT_SPECIAL.values()), show_progress=False)
-    )
     return _finish(tok, BERT_SPECIAL, ("[CLS]", "[SEP]"))
 
 
