@@ -45,7 +45,10 @@ def sweeps(engine: Scone) -> list[Sweep]:
         return [engine.causal_lm.decode(ids)]
 
     one = ["The movie was"]
-    batch = [f"The {noun} was" for noun in "movie book meal hotel trip city game song team phone car school show plan house dress".split()]
+    batch = [
+        f"The {noun} was"
+        for noun in "movie book meal hotel trip city game song team phone car school show plan house dress".split()
+    ]
     return [
         Sweep("candidates", (2, 4, 8, 16), lambda n: tokens({"top_k": n}, one)),
         Sweep("chains", (1, 2, 4, 8), lambda n: tokens({"chains": n}, one)),
@@ -81,7 +84,12 @@ def exponent(points: dict[int, float]) -> float:
 def _section(sweep: Sweep, seconds: dict[int, list[float]], out: Path | None) -> str:
     median = {value: statistics.median(times) for value, times in seconds.items()}
     rows = [
-        [str(value), f"{1000 * median[value]:.0f}", f"{1000 * min(times):.0f} to {1000 * max(times):.0f}", f"{1 / median[value]:.1f}"]
+        [
+            str(value),
+            f"{1000 * median[value]:.0f}",
+            f"{1000 * min(times):.0f} to {1000 * max(times):.0f}",
+            f"{1 / median[value]:.1f}",
+        ]
         for value, times in seconds.items()
     ]
     text = f"## {sweep.name}\n\n{markdown([sweep.name, 'ms/token', 'spread', 'tokens/s'], rows)}\n"
