@@ -14,6 +14,10 @@ from scone.decode import Scone
 
 NEW_TOKENS = 8
 ROUNDS = 3
+_NOUNS = (
+    *("movie", "book", "meal", "hotel", "trip", "city", "game", "song"),
+    *("team", "phone", "car", "school", "show", "plan", "house", "dress"),
+)
 _FILLER = "It rained in the morning, and people stayed at home to read, to cook and to talk about the week. "
 
 
@@ -45,10 +49,7 @@ def sweeps(engine: Scone) -> list[Sweep]:
         return [engine.causal_lm.decode(ids)]
 
     one = ["The movie was"]
-    batch = [
-        f"The {noun} was"
-        for noun in "movie book meal hotel trip city game song team phone car school show plan house dress".split()
-    ]
+    batch = [f"The {noun} was" for noun in _NOUNS]
     return [
         Sweep("candidates", (2, 4, 8, 16), lambda n: tokens({"top_k": n}, one)),
         Sweep("chains", (1, 2, 4, 8), lambda n: tokens({"chains": n}, one)),
