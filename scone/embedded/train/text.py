@@ -14,13 +14,11 @@ import hashlib
 import html
 import io
 import json
-import random
 import re
 import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -249,11 +247,3 @@ def sentences(text: str) -> list[str]:
     ['It rained.', 'We stayed in!', 'Why?']
     """
     return [part for part in re.split(r"(?<=[.!?])[\"')]*\s+(?=[\"'(]*[A-Z0-9])", text) if part]
-
-
-def shuffled(items: list, seed: int) -> Iterator:
-    """The items for ever, in a new order each time round."""
-    order, random_ = list(items), random.Random(seed)
-    while True:
-        random_.shuffle(order)
-        yield from order
