@@ -80,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `scone demo`."""
     parser.add_argument("--seed", type=int, default=0, help="of all texts (default: 0)")
     parser.add_argument("--samples", type=int, default=1, help="texts for each prompt; one is shown (default: 1)")
+    parser.add_argument("--strength", type=float, default=8.0, help="of the control (default: 8)")
     parser.add_argument("--max-new-tokens", type=int, default=25, help="length of a continuation (default: 25)")
 
 
@@ -118,7 +119,7 @@ def _pairs(models: Models, task: Task, args: argparse.Namespace) -> list[tuple[T
     with progress() as bar:
         counted = bar.add_task(task.name, total=total)
         for name, prompts in task.cases:
-            writer = models.writer([Attribute.parse(name, avoid=task.avoid)], SconeConfig())
+            writer = models.writer([Attribute.parse(name, avoid=task.avoid)], SconeConfig(strength=args.strength))
             options = {"samples": args.samples, "max_new_tokens": args.max_new_tokens, "seed": args.seed}
             both = (
                 writer.judge(list(writer.write(method, prompts, **options, tick=lambda: bar.advance(counted))))
