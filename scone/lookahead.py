@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -195,17 +196,19 @@ def hogwild(
 
 
 class _Memory:
-    """Head inputs of each position's last draw."""
+    """Head inputs of each position's last draw; workers may store at once."""
 
     def __init__(self, state: Lookahead) -> None:
+        self._lock = threading.Lock()
         self.seen = torch.zeros_like(state.mask)  # (R, T)
         self.hidden: Tensor | None = None  # (R, T, H)
 
     def store(self, row: Tensor, col: Tensor, hidden: Tensor) -> None:
-        if self.hidden is None:
-            self.hidden = hidden.new_zeros(*self.seen.shape, hidden.shape[-1])
-        self.hidden[row, col] = hidden
-        self.seen[row, col] = True
+        with self._lock:
+            if self.hidden is None:
+                self.hidden = hidden.new_zeros(*self.seen.shape, hidden.shape[-1])
+            self.hidden[row, col] = hidden
+            self.seen[row, col] = True
 
     def sample(self, ids: Tensor) -> Sample:
         row, col = self.seen.nonzero(as_tuple=True)
