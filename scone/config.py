@@ -44,12 +44,12 @@ class SconeConfig:
 
     # reweighing
     reweigh: Reweigh = "bayes"
-    strength: float = 4.0
+    strength: float = 15.0
     epsilon: float = 1e-4
 
     # lookahead
     init: Init = "warm"
-    lookahead: int | None = None
+    lookahead: int | None = 6
     lookahead_top_p: float = 0.9
     lookahead_min_p: float = 0.1
     context_window: int | None = None
@@ -57,7 +57,7 @@ class SconeConfig:
 
     # Gibbs
     schedule: Schedule = "systematic"
-    block: int = 8
+    block: int = 6
     iterations: int = 1
     warmup: int = 4
     thin: int | None = None
@@ -127,7 +127,7 @@ class SconeConfig:
         >>> SconeConfig.fast().chains
         1
         """
-        return cls(top_k=8, min_mass=0.05, lookahead=10, block=5, warmup=1, context_window=64).replace(**changes)
+        return cls(top_k=8, min_mass=0.05, lookahead=4, block=4, warmup=1, context_window=64).replace(**changes)
 
     @property
     def samples(self) -> int:
@@ -142,7 +142,7 @@ class SconeConfig:
     def horizon(self, remaining: int) -> int:
         """Tokens of lookahead when `remaining` tokens may still follow the candidate.
 
-        >>> SconeConfig().horizon(100), SconeConfig(lookahead=10).horizon(3)
+        >>> SconeConfig(lookahead=None).horizon(100), SconeConfig().horizon(3)
         (25, 3)
         """
         return max(0, min(MAX_LOOKAHEAD if self.lookahead is None else self.lookahead, remaining))

@@ -36,7 +36,7 @@ COMMANDS = {
 
 EPILOG = """examples:
   scone generate "The movie was" --attribute positive --compare
-  scone generate --file prompts.txt --attribute science=2 --avoid toxic --json
+  scone generate --file prompts.txt --attribute science=20 --avoid toxic --json
   echo "My neighbour is" | scone generate --avoid toxic --samples 3
 
 Each command has its own --help. Exit codes: 0 fine, 1 internal failure, 2 a mistake in what was asked, 130 Ctrl-C."""

@@ -208,7 +208,13 @@ def test_ctrl_c_ends_at_once_and_leaves_no_thread():
         except KeyboardInterrupt:
             print("interrupted", threading.active_count(), flush=True)
     """)
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+        # A shell's background job inherits an ignored SIGINT, and Python leaves that as it is.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         assert process.stdout.readline() == "working\n"
         process.send_signal(signal.SIGINT)
