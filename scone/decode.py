@@ -247,14 +247,14 @@ class Scone:
         logits_processor: Any,
         stopping_criteria: Any,
         generation_config: Any,
+        streamer: Any = None,
         seed: int = 0,
-        token_streamer: Any = None,
         **model_kwargs: Any,
     ) -> Any:
         """A decoding loop for `lm.generate(**inputs, custom_generate=engine.custom_generate)`.
 
-        `seed` and `token_streamer` are passed to `generate` as they are (its own `streamer` is not handed on to a
-        custom loop). Greedy unless `do_sample=True`, as everywhere in transformers.
+        `generate` takes `seed` beside its own arguments, of which processors, stopping criteria and `streamer` are
+        honoured. Greedy unless `do_sample=True`, as everywhere in transformers.
 
         >>> engine = Scone.from_pretrained()
         >>> inputs = engine.lm_tokenizer("The movie was", return_tensors="pt")
@@ -269,8 +269,8 @@ class Scone:
             logits_processor=logits_processor,
             stopping_criteria=stopping_criteria,
             generation_config=generation_config,
+            streamer=streamer,
             seed=seed,
-            token_streamer=token_streamer,
             **model_kwargs,
         )
 

@@ -6,6 +6,7 @@ lm.generate(**inputs, logits_processor=[engine.logits_processor()])
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor
-from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.generation import GenerateDecoderOnlyOutput, GenerationMixin
 
 from scone.errors import InputError
 from scone.lm import CausalLM, LMState
@@ -38,8 +39,8 @@ def generate_with(
     logits_processor: Callable[[Tensor, Tensor], Tensor],
     stopping_criteria: Any,
     generation_config: Any,
+    streamer: Any = None,
     seed: int = 0,
-    token_streamer: Any = None,
     **model_kwargs: Any,
 ) -> Any:
     """The decoding loop that `generate(custom_generate=...)` runs; returns what `generate` returns.
@@ -59,8 +60,10 @@ def generate_with(
     finished = torch.zeros(len(texts), dtype=torch.bool, device=input_ids.device)
     scores: list[Tensor] = []
     logits: list[Tensor] = []
-    if token_streamer is not None:
-        token_streamer.put(input_ids.cpu())
+    shown = _streamer_of_generate()  # has the prompt already
+    streamer = shown if streamer is None else streamer
+    if streamer is not None and streamer is not shown:
+        streamer.put(input_ids.cpu())
     while True:
         processed = logits_processor(input_ids, state.logits.to(input_ids.device))
         candidates = propose(processed, engine.config)
@@ -82,14 +85,14 @@ def generate_with(
             logits.append(state.logits.to(input_ids.device))
         tokens = torch.where(finished, pad, tokens.to(input_ids.device))
         input_ids = torch.cat([input_ids, tokens[:, None]], dim=1)
-        if token_streamer is not None:
-            token_streamer.put(tokens.cpu())
+        if streamer is not None:
+            streamer.put(tokens.cpu())
         finished = finished | stopping_criteria(input_ids, tuple(scores) or None)
         if bool(finished.all()):
             break
         state = lm.step(state, tokens)
-    if token_streamer is not None:
-        token_streamer.end()
+    if streamer is not None:
+        streamer.end()
     if not generation_config.return_dict_in_generate:
         return input_ids
     collected: dict[str, Any] = {
@@ -99,6 +102,19 @@ def generate_with(
         "past_key_values": state.cache,
     }
     return GenerateDecoderOnlyOutput(**collected)
+
+
+def _streamer_of_generate() -> Any:
+    """The `streamer` of the call to `generate` that runs this loop, or None.
+
+    transformers (5.22) shows its streamer the prompt but hands it to its own loops only, so that a custom loop which
+    asks nobody would leave whoever reads the streamer waiting for ever. The caller's frame is the one place that has it.
+    """
+    generate = inspect.unwrap(GenerationMixin.generate).__code__
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not generate:
+        frame = frame.f_back
+    return None if frame is None else frame.f_locals.get("streamer")
 
 
 def _step(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import pytest
 import tiny
 import torch
 from transformers import LogitsProcessor, StoppingCriteria, TextIteratorStreamer
+from transformers.generation import BaseStreamer
 
 from scone.decode import Scone, SconeConfig
 from scone.errors import InputError
@@ -69,7 +71,7 @@ def test_custom_generate_returns_a_dict(engine: Scone, batch: dict) -> None:
         assert torch.allclose(scores.exp().sum(-1), torch.ones(3), atol=1e-5)
 
 
-def test_custom_generate_honours_processors_criteria_and_streamer(engine: Scone, batch: dict) -> None:
+def test_custom_generate_honours_processors_and_criteria(engine: Scone, batch: dict) -> None:
     allowed = [30, 31, 32, 33]
 
     class Only(LogitsProcessor):
@@ -92,11 +94,36 @@ def test_custom_generate_honours_processors_criteria_and_streamer(engine: Scone,
     assert all(t in allowed for t in rows[0] + rows[1][:2] + rows[2])
     assert rows[1][2:] == [engine.lm_tokenizer.pad_token_id] * 2
 
+
+class Recorder(BaseStreamer):
+    """Keeps what a streamer is shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[object] = []
+
+    def put(self, value: torch.Tensor) -> None:
+        self.shown.append(value.tolist())
+
+    def end(self) -> None:
+        self.shown.append("end")
+
+
+def test_custom_generate_streams_what_transformers_streams(engine: Scone, batch: dict) -> None:
+    """Without control both loops write the same, so the prompt, each token and the end must come in the same way."""
+    off = engine.with_config(strength=0).custom_generate
+    ours, bound, theirs = Recorder(), Recorder(), Recorder()
+    engine.lm.generate(**batch, custom_generate=off, max_new_tokens=4, streamer=ours)
+    engine.lm.generate(**batch, custom_generate=functools.partial(off, streamer=bound), max_new_tokens=4)
+    engine.lm.generate(**batch, max_new_tokens=4, do_sample=False, streamer=theirs)
+    assert theirs.shown[0] == batch["input_ids"].tolist() and theirs.shown[-1] == "end"
+    assert ours.shown == bound.shown == theirs.shown
+
+
+def test_custom_generate_feeds_a_text_streamer(engine: Scone) -> None:
     tok = engine.lm_tokenizer
-    streamer = TextIteratorStreamer(tok, skip_prompt=True)
+    streamer = TextIteratorStreamer(tok, skip_prompt=True, timeout=60)
     one = tok(PROMPTS[0], return_tensors="pt")
-    options = {"custom_generate": engine.custom_generate, "max_new_tokens": 4, "token_streamer": streamer}
-    ids = engine.lm.generate(**one, **options)
+    ids = engine.lm.generate(**one, custom_generate=engine.custom_generate, max_new_tokens=4, streamer=streamer)
     assert "".join(streamer) == tok.decode(ids[0, one["input_ids"].shape[1] :])
 
 
