@@ -22,7 +22,7 @@ from scone.hf import SconeLogitsProcessor, generate_with
 from scone.lm import CausalLM, LMState
 from scone.loading import EMBEDDED, load_causal_lm, load_masked_lm
 from scone.output import Output, Step, Timer
-from scone.prompts import Prompt, check_counts, open_prompts
+from scone.prompts import Prompt, check_counts, check_sampling, check_stops, open_prompts
 from scone.sampling import Candidates, choose, propose
 from scone.seeds import token_seed
 from scone.text import Text, Writer
@@ -152,6 +152,8 @@ class Scone:
         >>> Scone.from_pretrained().with_config(strength=0).config.strength
         0
         """
+        if config is not None and not isinstance(config, SconeConfig):
+            raise InputError(f"config must be a SconeConfig, got {type(config).__name__}")
         other = object.__new__(type(self))
         other.__dict__ = dict(self.__dict__)
         other.config = (config or self.config).replace(**changes)
@@ -183,6 +185,7 @@ class Scone:
         (4, True, torch.Size([4]))
         """
         check_counts(max_new_tokens=max_new_tokens, num_return_sequences=num_return_sequences)
+        check_sampling(logits_processor, do_sample)
         writer = self._writer(stop, stop_token_ids)
         texts = open_prompts(self.causal_lm, prompts, max_new_tokens, copies=num_return_sequences, seed=seed)
         timer = Timer()
@@ -220,6 +223,7 @@ class Scone:
         True
         """
         check_counts(max_new_tokens=max_new_tokens)
+        check_sampling(logits_processor, do_sample)
         writer = self._writer(stop, stop_token_ids)
         (text,) = open_prompts(self.causal_lm, [prompt], max_new_tokens, copies=1, seed=seed)
         return self._stream(text, writer, max_new_tokens, do_sample, logits_processor)
@@ -234,6 +238,7 @@ class Scone:
         True
         """
         check_counts(max_new_tokens=max_new_tokens)
+        check_sampling(logits_processor)
         texts = open_prompts(self.causal_lm, [prompt], max_new_tokens, copies=1, seed=seed)
         timer = Timer()
         state = self._prefill(texts, timer)
@@ -397,9 +402,7 @@ class Scone:
             yield text.continuation[shown:]
 
     def _writer(self, stop: str | Sequence[str], stop_token_ids: Sequence[int]) -> Writer:
-        strings = [stop] if isinstance(stop, str) else list(stop)
-        if not all(isinstance(s, str) and s for s in strings):
-            raise InputError(f"stop must be non-empty strings, got {stop!r}")
+        strings = check_stops(stop, stop_token_ids, vocabulary=self.causal_lm.vocabulary)
         return Writer(self.causal_lm, stop=strings, stop_token_ids=stop_token_ids)
 
 

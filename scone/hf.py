@@ -19,6 +19,7 @@ from transformers.generation import GenerateDecoderOnlyOutput, GenerationMixin
 from scone.errors import InputError
 from scone.lm import CausalLM, LMState
 from scone.output import Timer
+from scone.prompts import check_counts, check_seed
 from scone.sampling import Candidates, choose, propose
 from scone.seeds import text_seed, token_seed
 from scone.text import Text, Writer
@@ -47,7 +48,8 @@ def generate_with(
 
     The prompts are those of `input_ids` (B, T), padded on the left; processors run before the candidates are picked.
     """
-    _check_mode(generation_config)
+    check_seed(seed)
+    _check_mode(generation_config, input_ids)
     lm = engine.causal_lm if model is engine.lm else CausalLM(model, engine.lm_tokenizer)
     mask = model_kwargs.get("attention_mask")
     mask = torch.ones_like(input_ids) if mask is None else mask
@@ -167,8 +169,9 @@ class SconeLogitsProcessor(LogitsProcessor):
     """
 
     def __init__(self, engine: Scone, *, max_new_tokens: int | None = None, seed: int = 0) -> None:
-        if max_new_tokens is not None and max_new_tokens < 1:
-            raise InputError(f"max_new_tokens must be an integer of at least 1 or None, got {max_new_tokens!r}")
+        if max_new_tokens is not None:
+            check_counts(max_new_tokens=max_new_tokens)
+        check_seed(seed)
         self.engine = engine
         self.max_new_tokens = max_new_tokens
         self.seed = seed
@@ -271,7 +274,11 @@ def _ids(value: Any) -> list[int]:
     return [int(v) for v in value] if isinstance(value, list | tuple) else [int(value)]
 
 
-def _check_mode(config: Any) -> None:
+def _check_mode(config: Any, input_ids: Tensor) -> None:
+    if not input_ids.shape[1]:
+        raise InputError(
+            "input_ids must hold the prompt's tokens with custom_generate, got none (inputs_embeds alone?)"
+        )
     if config.num_beams != 1:
         raise InputError(f"num_beams must be 1 with custom_generate, got {config.num_beams}")
     for name in ("output_attentions", "output_hidden_states"):

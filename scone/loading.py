@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 
-from scone.errors import InputError
+from scone.errors import DeviceError, InputError
 
 __all__ = ["EMBEDDED", "load_causal_lm", "load_classifier", "load_masked_lm"]
 
@@ -20,13 +21,14 @@ def load_causal_lm(name: str, **options: Any) -> tuple[Any, Any]:
     >>> load_causal_lm("embedded")[0].config.model_type
     'llama'
     """
+    _check_placement(**options)
     if name == EMBEDDED:
         from scone.embedded import load_lm
 
         return _placed(load_lm(), **options)
     from transformers import AutoModelForCausalLM
 
-    return _from_hub(AutoModelForCausalLM, name, **options)
+    return _from_hub(AutoModelForCausalLM, "lm", name, **options)
 
 
 def load_masked_lm(name: str, **options: Any) -> tuple[Any, Any]:
@@ -35,13 +37,14 @@ def load_masked_lm(name: str, **options: Any) -> tuple[Any, Any]:
     >>> load_masked_lm("embedded")[0].config.model_type
     'bert'
     """
+    _check_placement(**options)
     if name == EMBEDDED:
         from scone import embedded
 
         return _placed(embedded.load_masked_lm(), **options)
     from transformers import AutoModelForMaskedLM
 
-    return _from_hub(AutoModelForMaskedLM, name, **options)
+    return _from_hub(AutoModelForMaskedLM, "masked_lm", name, **options)
 
 
 def load_classifier(name: str, **options: Any) -> tuple[Any, Any]:
@@ -51,6 +54,7 @@ def load_classifier(name: str, **options: Any) -> tuple[Any, Any]:
     Traceback (most recent call last):
     scone.errors.InputError: verifier must be one of embedded:sentiment, embedded:toxicity, embedded:topic, got 'embedded:mood'
     """
+    _check_placement(**options)
     if name == EMBEDDED or name.startswith(EMBEDDED + ":"):
         kind = name.partition(":")[2] or "sentiment"
         if kind not in _CLASSIFIERS:
@@ -61,11 +65,27 @@ def load_classifier(name: str, **options: Any) -> tuple[Any, Any]:
         return _placed(embedded.load_classifier(kind), **options)
     from transformers import AutoModelForSequenceClassification
 
-    return _from_hub(AutoModelForSequenceClassification, name, **options)
+    return _from_hub(AutoModelForSequenceClassification, "verifier", name, **options)
+
+
+def _check_placement(
+    device: str | torch.device | None = None, dtype: torch.dtype | str | None = None, **others: Any
+) -> None:
+    """Raise before anything is loaded where it could not be put in place."""
+    try:
+        kind = torch.device("cpu" if device is None else device).type
+    except RuntimeError as error:
+        raise InputError(f"device must be a device of torch such as 'cpu' or 'cuda:0', got {device!r}") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(f"device must be one that torch can use here, got {str(device)!r} without CUDA")
+    named = dtype is None or dtype == "auto" or isinstance(getattr(torch, str(dtype), dtype), torch.dtype)
+    if not named:
+        raise InputError(f"dtype must be 'auto' or a dtype of torch such as 'bfloat16', got {dtype!r}")
 
 
 def _from_hub(
     auto: Any,
+    argument: str,
     name: str,
     *,
     device: str | torch.device | None = None,
@@ -80,8 +100,15 @@ def _from_hub(
         options["dtype"] = dtype
     if device_map is not None:
         options["device_map"] = device_map
-    model = auto.from_pretrained(name, **options)
-    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
+    expected = f"{argument} must be {EMBEDDED!r}, a folder or an id of the Hub, got {name!r}"
+    if name.startswith(("/", ".", "~")) and not os.path.isdir(name):
+        raise InputError(f"{expected}: there is no such folder")
+    try:
+        model = auto.from_pretrained(name, **options)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        first_line = str(error).strip().partition("\n")[0]
+        raise InputError(f"{expected}: {first_line}") from error
     return (model if device is None or device_map is not None else model.to(device)), tokenizer
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from scone.errors import InputError
@@ -10,7 +10,7 @@ from scone.lm import CausalLM
 from scone.seeds import text_seed
 from scone.text import Text
 
-__all__ = ["Prompt", "check_counts", "open_prompts"]
+__all__ = ["Prompt", "check_counts", "check_sampling", "check_seed", "check_stops", "open_prompts"]
 
 Prompt = str | Sequence[dict[str, str]]
 """A text, or a conversation: a list of {"role", "content"}."""
@@ -25,8 +25,7 @@ def open_prompts(
     >>> [text.context for text in open_prompts(CausalLM(*load_lm()), ["One", "Two"], 5, copies=2, seed=0)]
     ['One', 'One', 'Two', 'Two']
     """
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        raise InputError(f"seed must be an integer, got {seed!r}")
+    check_seed(seed)
     opened = []
     for prompt in _as_list(prompts):
         chat = not isinstance(prompt, str)
@@ -49,17 +48,63 @@ def check_counts(**counts: int) -> None:
             raise InputError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
+def check_seed(seed: Any) -> None:
+    """Raise InputError unless the seed is an integer, of any sign and size.
+
+    >>> check_seed(0.5)
+    Traceback (most recent call last):
+    scone.errors.InputError: seed must be an integer, got 0.5
+    """
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise InputError(f"seed must be an integer, got {seed!r}")
+
+
+def check_sampling(logits_processor: Any, do_sample: Any = True) -> None:
+    """Raise InputError unless the processors are a list of callables and `do_sample` is a bool.
+
+    >>> check_sampling([3])
+    Traceback (most recent call last):
+    scone.errors.InputError: logits_processor must be a list of callables, got [3]
+    """
+    if not isinstance(logits_processor, list | tuple) or not all(map(callable, logits_processor)):
+        raise InputError(f"logits_processor must be a list of callables, got {logits_processor!r}")
+    if not isinstance(do_sample, bool):
+        raise InputError(f"do_sample must be True or False, got {do_sample!r}")
+
+
+def check_stops(stop: Any, stop_token_ids: Any, *, vocabulary: int) -> list[str]:
+    """The stop strings as a list; raises InputError unless all are strings, and the ids those of tokens.
+
+    >>> check_stops(".", [0], vocabulary=10)
+    ['.']
+    >>> check_stops(".", [10], vocabulary=10)
+    Traceback (most recent call last):
+    scone.errors.InputError: stop_token_ids must be a list of integers in [0, 10), got [10]
+    """
+    strings = [stop] if isinstance(stop, str) else stop
+    if not isinstance(strings, Iterable) or not all(isinstance(s, str) and s for s in strings):
+        raise InputError(f"stop must be non-empty strings, got {stop!r}")
+    ids = stop_token_ids if isinstance(stop_token_ids, Iterable) else [None]
+    if not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < vocabulary for i in ids):
+        raise InputError(f"stop_token_ids must be a list of integers in [0, {vocabulary}), got {stop_token_ids!r}")
+    return list(strings)
+
+
 def _as_list(prompts: Any) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
+    if not isinstance(prompts, Iterable) or isinstance(prompts, dict):
+        raise InputError(f"prompts must be strings or lists of messages, got {prompts!r}")
     listed = list(prompts)
     if not listed:
         raise InputError("prompts must hold at least one prompt, got an empty list")
-    if _is_chat(listed):
-        return [listed]
+    listed = [listed] if _is_chat(listed) else listed
     for prompt in listed:
         if not isinstance(prompt, str) and not _is_chat(prompt):
-            raise InputError(f"prompts must be strings or lists of messages, got {type(prompt).__name__}")
+            raise InputError(f"prompts must be strings or lists of messages, got {prompt!r}")
+        for message in [] if isinstance(prompt, str) else prompt:
+            if not {"role", "content"} <= set(message):
+                raise InputError(f"prompts must have 'role' and 'content' in each message, got {message!r}")
     return listed
 
 

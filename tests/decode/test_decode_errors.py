@@ -36,12 +36,21 @@ def idle(engine: Scone, monkeypatch: pytest.MonkeyPatch) -> Scone:
     ("arguments", "message"),
     [
         ({"prompts": []}, "prompts must hold at least one prompt, got an empty list"),
-        ({"prompts": [3]}, "prompts must be strings or lists of messages, got int"),
+        ({"prompts": [3]}, "prompts must be strings or lists of messages, got 3"),
+        ({"prompts": None}, "prompts must be strings or lists of messages, got None"),
+        ({"prompts": {"role": "user", "content": "hi"}}, "prompts must be strings or lists of messages, got {'role'"),
+        ({"prompts": [{"role": "user"}]}, "prompts must have 'role' and 'content' in each message, got {'role': 'user'}"),
         ({"prompts": ["a"], "max_new_tokens": 0}, "max_new_tokens must be an integer of at least 1, got 0"),
         ({"prompts": ["a"], "max_new_tokens": 2.5}, "max_new_tokens must be an integer of at least 1, got 2.5"),
         ({"prompts": ["a"], "num_return_sequences": 0}, "num_return_sequences must be an integer of at least 1, got 0"),
         ({"prompts": ["a"], "seed": "x"}, "seed must be an integer, got 'x'"),
-        ({"prompts": ["a"], "stop": [""]}, "stop must be non-empty strings"),
+        ({"prompts": ["a"], "stop": [""]}, "stop must be non-empty strings, got ['']"),
+        ({"prompts": ["a"], "stop": 3}, "stop must be non-empty strings, got 3"),
+        ({"prompts": ["a"], "stop_token_ids": 5}, "stop_token_ids must be a list of integers in [0, "),
+        ({"prompts": ["a"], "stop_token_ids": [1 << 40]}, "), got [1099511627776]"),
+        ({"prompts": ["a"], "do_sample": "no"}, "do_sample must be True or False, got 'no'"),
+        ({"prompts": ["a"], "logits_processor": abs}, "logits_processor must be a list of callables, got <built-in"),
+        ({"prompts": ["a"], "logits_processor": [3]}, "logits_processor must be a list of callables, got [3]"),
         ({"prompts": [""]}, "prompts must give at least one token each, got ''"),
         (
             {"prompts": ["the movie " * 200]},
@@ -86,6 +95,8 @@ def test_parts_that_cannot_play_their_role(positive: Verifier) -> None:
         Verifier(torch.nn.Linear(2, 2), tiny.wordpiece(), target=0)
     with pytest.raises(InputError, match="config must be a SconeConfig, got dict"):
         Scone(tiny.llama(), tiny.masked_lm("bert"), positive, {"top_k": 3})
+    with pytest.raises(InputError, match="config must be a SconeConfig, got dict"):
+        Scone(tiny.llama(), tiny.masked_lm("bert"), positive).with_config({"top_k": 3})
 
 
 def test_slow_tokenizer_cannot_be_bridged() -> None:

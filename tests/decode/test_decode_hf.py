@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import tiny
 import torch
-from transformers import LogitsProcessor, StoppingCriteria, TextIteratorStreamer
+from transformers import LogitsProcessor, StoppingCriteria, StopStringCriteria, TextIteratorStreamer
 from transformers.generation import BaseStreamer
 
 from scone.decode import Scone, SconeConfig
@@ -127,6 +127,18 @@ def test_custom_generate_feeds_a_text_streamer(engine: Scone) -> None:
     assert "".join(streamer) == tok.decode(ids[0, one["input_ids"].shape[1] :])
 
 
+def test_custom_generate_ends_at_stop_strings(engine: Scone) -> None:
+    """transformers keeps `tokenizer` from custom loops and so refuses its own `stop_strings`; the criterion works."""
+    tok = engine.lm_tokenizer
+    one = tok(PROMPTS[0], return_tensors="pt")
+    options = {"custom_generate": engine.custom_generate, "max_new_tokens": 8}
+    length = one["input_ids"].shape[1]
+    full = engine.lm.generate(**one, **options)[0]
+    stop = tok.decode(full[length + 1])
+    ids = engine.lm.generate(**one, **options, stopping_criteria=[StopStringCriteria(tok, [stop])])[0]
+    assert torch.equal(ids, full[: len(ids)]) and length < len(ids) <= length + 2
+
+
 def test_logits_processor_steers_greedy_decoding(engine: Scone, batch: dict) -> None:
     expected = engine.generate(PROMPTS, max_new_tokens=4, do_sample=False).token_ids
     processor = engine.logits_processor(max_new_tokens=4)
@@ -157,6 +169,18 @@ def test_what_a_custom_loop_cannot_do_is_refused(engine: Scone, batch: dict) -> 
         engine.lm.generate(**batch, **options, num_beams=2)
     with pytest.raises(InputError, match="output_attentions must be False"):
         engine.lm.generate(**batch, **options, return_dict_in_generate=True, output_attentions=True)
+    with pytest.raises(InputError, match="seed must be an integer, got 'x'"):
+        engine.lm.generate(**batch, **options, seed="x")
+    embeds = engine.lm.get_input_embeddings()(batch["input_ids"])
+    with pytest.raises(InputError, match="input_ids must hold the prompt's tokens"):
+        engine.lm.generate(inputs_embeds=embeds, **options)
+
+
+def test_logits_processor_checks_its_arguments(engine: Scone) -> None:
+    with pytest.raises(InputError, match="max_new_tokens must be an integer of at least 1, got '3'"):
+        engine.logits_processor(max_new_tokens="3")
+    with pytest.raises(InputError, match="seed must be an integer, got None"):
+        engine.logits_processor(seed=None)
 
 
 def test_constant_control_is_transformers_greedy(batch: dict) -> None:

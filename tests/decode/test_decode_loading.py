@@ -1,0 +1,42 @@
+"""What cannot be loaded or put in place is refused by name, before any other model is read."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from scone import embedded
+from scone.decode import Scone
+from scone.errors import DeviceError, InputError
+from scone.loading import load_causal_lm, load_classifier, load_masked_lm
+
+
+@pytest.mark.parametrize(
+    ("argument", "load"), [("lm", load_causal_lm), ("masked_lm", load_masked_lm), ("verifier", load_classifier)]
+)
+def test_a_folder_without_a_model(argument: str, load, tmp_path) -> None:
+    expected = f"{argument} must be 'embedded', a folder or an id of the Hub, got"
+    with pytest.raises(InputError, match=f"{expected} '{tmp_path}/none': there is no such folder"):
+        load(f"{tmp_path}/none")
+    with pytest.raises(InputError, match=f"{expected} '{tmp_path}': .*config.json"):
+        load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"device": "gpu"}, InputError, "device must be a device of torch such as 'cpu' or 'cuda:0', got 'gpu'"),
+        ({"dtype": "float7"}, InputError, "dtype must be 'auto' or a dtype of torch such as 'bfloat16', got 'float7'"),
+        ({"dtype": 16}, InputError, "got 16"),
+        ({"device": "cuda"}, DeviceError, "device must be one that torch can use here, got 'cuda' without CUDA"),
+    ],
+)
+def test_a_place_that_does_not_exist(options: dict, kind: type, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name in ("load_lm", "load_masked_lm", "load_classifier"):
+        monkeypatch.setattr(
+            embedded, name, lambda *args: pytest.fail("a model was read before the arguments were checked")
+        )
+    with pytest.raises(kind) as caught:
+        Scone.from_pretrained(**options)
+    assert message in str(caught.value)
