@@ -50,6 +50,7 @@ class SconeConfig:
     # lookahead
     init: Init = "warm"
     lookahead: int | None = 6
+    lm_lookahead: int | None = None
     lookahead_top_p: float = 0.9
     lookahead_min_p: float = 0.1
     context_window: int | None = None
@@ -136,7 +137,7 @@ class SconeConfig:
         >>> SconeConfig.paper().samples, SconeConfig().samples
         (8, 1)
         """
-        kept = 1 if self.thin is None else -(-self.iterations // self.thin)
+        kept = 1 if self.thin is None or not self.iterations else -(-self.iterations // self.thin)
         return self.chains * kept
 
     def horizon(self, remaining: int) -> int:
@@ -185,13 +186,14 @@ _EXPECT: dict[str, _Rule] = {
     "epsilon": _number(0, 0.5, open_low=True),
     "init": _choice(Init),
     "lookahead": _integer(0, optional=True),
+    "lm_lookahead": _integer(1, optional=True),
     "lookahead_top_p": _number(0, 1, open_low=True),
     "lookahead_min_p": _number(0, 1),
     "context_window": _integer(1, optional=True),
     "mlm_temperature": _number(0, open_low=True),
     "schedule": _choice(Schedule),
     "block": _integer(1),
-    "iterations": _integer(1),
+    "iterations": _integer(0),
     "warmup": _integer(0),
     "thin": _integer(1, optional=True),
     "chains": _integer(1),

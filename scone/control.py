@@ -39,10 +39,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Judged:
-    """q of the candidates, and the lookahead of each that had one."""
+    """q of the candidates, the lookahead of each that had one, and the LM's state after it where the LM wrote that."""
 
     q: Tensor  # (terms, B, K)
     futures: dict[tuple[int, int], list[list[int]]]
+    read: LMState | None = None  # a row for each of `futures`, in their order
 
 
 class Controller:
@@ -90,13 +91,14 @@ class Controller:
             todo = plan(texts, candidates, writer, config, length)
         q = torch.full((len(self.verifier.terms), *candidates.tokens.shape), torch.nan)
         futures: dict[tuple[int, int], list[list[int]]] = {}
+        read = None
         if todo.exact:
             with timer("verify"):
                 rows, columns = map(list, zip(*todo.exact))
                 q[:, rows, columns] = self._score_terms(todo.exact_texts)
         if todo.ahead:
             with timer("begin"):
-                start = self._begin(todo, texts, candidates, config, length, state)
+                start, read = self._begin(todo, texts, candidates, config, length, state)
             with timer("look ahead"):
                 kept = look_ahead(self.mlm, start, config, step=len(texts[0].new_ids))
             estimates = []
@@ -110,7 +112,7 @@ class Controller:
             last = start.with_ids(kept[-1].ids).futures()
             for i, pair in enumerate(todo.ahead):
                 futures[pair] = last[i * config.chains : (i + 1) * config.chains]
-        return Judged(fill(q, candidates), futures)
+        return Judged(fill(q, candidates), futures, read)
 
     def carry(self, text: Text, judged: Judged, b: int, k: int, config: SconeConfig, *, remaining: int) -> None:
         """Keep the lookahead of the candidate that was taken, or the old one shifted where it had none."""
@@ -138,22 +140,28 @@ class Controller:
         config: SconeConfig,
         length: int,
         state: LMState | None,
-    ) -> Lookahead:
-        """A row for each candidate and chain, chains side by side."""
+    ) -> tuple[Lookahead, LMState | None]:
+        """A row for each candidate and chain, chains side by side; and what the LM read for it, a row a candidate."""
         rows = [(b, k, c) for b, k in todo.ahead for c in range(config.chains)]
         token = torch.tensor([int(candidates.tokens[b, k]) for b, k, _ in rows])
         seed = torch.tensor([chain_seed(texts[b].seed, c) for b, _, c in rows])
         if not config.coupled:
             seed = mix(seed, token)
         fixed_texts = [text for text in todo.ahead_texts for _ in range(config.chains)]
+        read = None
         if config.init == "lm":
-            fixed_texts, fixed, futures = self._roll_out(rows, fixed_texts, texts, token, seed, config, length, state)
+            if state is None:
+                state = self.lm.prefill([[*t.prompt_ids, *t.new_ids] for t in texts])
+            forked = self.lm.select(state, torch.tensor([b for b, _ in todo.ahead]))
+            read = self.lm.step(forked, token[:: config.chains])
+            fixed_texts, fixed, futures = self._roll_out(rows, fixed_texts, texts, token, seed, config, length, read)
         else:
             fixed = [ids for ids in self.mlm.encode_batch(todo.ahead_texts) for _ in range(config.chains)]
             warm = config.init == "warm"
             known = [texts[b].futures[c] if warm and texts[b].futures else None for b, _, c in rows]  # type: ignore[index]
             futures = [shift(future, length, self.mlm.mask_id) for future in known]
-        return begin(self.mlm, fixed_texts, fixed, futures, seed, context_window=config.context_window)
+        start = begin(self.mlm, fixed_texts, fixed, futures, seed, context_window=config.context_window)
+        return start, read
 
     def _roll_out(
         self,
@@ -164,30 +172,34 @@ class Controller:
         seed: Tensor,
         config: SconeConfig,
         length: int,
-        state: LMState | None,
+        read: LMState,
     ) -> tuple[list[str], list[list[int]], list[list[int]]]:
-        """Futures that the LM itself writes, read by the masked LM's tokenizer."""
-        if state is None:
-            state = self.lm.prefill([[*t.prompt_ids, *t.new_ids] for t in texts])
-        forked = self.lm.select(state, torch.tensor([b for b, _, _ in rows]))
+        """Futures whose beginning the LM writes, as the masked LM's tokens; [MASK] for the rest."""
+        forked = self.lm.select(read, torch.arange(len(rows)) // config.chains)
+        whole_length = max(1, round(length / self.density))
+        count = whole_length if config.lm_lookahead is None else min(whole_length, config.lm_lookahead)
         noise = rollout_seed(seed, len(texts[0].new_ids))
 
         def draw(logits: Tensor, i: int) -> Tensor:
             logits = truncate(logits, top_p=config.lookahead_top_p, min_p=config.lookahead_min_p)
             return kernels.gibbs_sample_from_logits(logits, seed=noise.to(logits.device), counter=i).tokens
 
-        written = self.lm.rollout(forked, token, max(1, round(length / self.density)), draw)
+        written = self.lm.rollout(forked, count, draw)
+        goes_on = [count < whole_length and len(more) == count for more in written]
         whole = []
         for (b, _, _), first, more, fixed in zip(rows, token.tolist(), written, fixed_texts):
             lead = [*texts[b].prompt_ids[-8:], *texts[b].new_ids, first]
             whole.append(fixed + self.lm.decode([*lead, *more])[len(self.lm.decode(lead)) :])
-        read = self.mlm.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
+        tokens = self.mlm.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
         out_texts, out_fixed, out_futures = [], [], []
-        for text, fixed, ids, places in zip(whole, fixed_texts, read["input_ids"], read["offset_mapping"]):
+        for text, fixed, ids, places, unfinished in zip(
+            whole, fixed_texts, tokens["input_ids"], tokens["offset_mapping"], goes_on
+        ):
             split = sum(start < len(fixed) for start, _ in places)
             out_texts.append(text[: places[split - 1][1]] if split else fixed)
             out_fixed.append(list(ids[:split]))
-            out_futures.append(list(ids[split : split + length]))
+            future = list(ids[split : split + length])
+            out_futures.append(future + [self.mlm.mask_id] * (length - len(future)) if unfinished else future)
         return out_texts, out_fixed, out_futures
 
 

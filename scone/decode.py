@@ -315,7 +315,7 @@ class Scone:
             alive = [b for b, text in enumerate(texts) if text.finish_reason is None]
             if alive and remaining:
                 with timer("commit"):
-                    state = self._commit(state, texts, alive)
+                    state = self._commit(state, texts, alive, chosen, decision.judged)
             seconds = timer.take()
             for b, (text, k) in enumerate(zip(texts, chosen)):
                 text.trace.append(decision.step(b, k, seconds))
@@ -383,11 +383,22 @@ class Scone:
             step=len(texts[0].new_ids),
         ).tolist()
 
-    def _commit(self, state: LMState, texts: Sequence[Text], alive: list[int]) -> LMState:
-        """One more token of each living text goes through the LM."""
-        if len(alive) < len(texts):
-            state = self.causal_lm.select(state, torch.tensor(alive))
-        return self.causal_lm.step(state, torch.tensor([texts[b].new_ids[-1] for b in alive]))
+    def _commit(
+        self, state: LMState, texts: Sequence[Text], alive: list[int], chosen: Sequence[int], judged: Judged
+    ) -> LMState:
+        """One more token of each living text goes through the LM, unless a lookahead has taken it through already."""
+        lm = self.causal_lm
+        place = {pair: row for row, pair in enumerate(judged.futures)} if judged.read is not None else {}
+        read = [b for b in alive if (b, chosen[b]) in place]
+        unread = [b for b in alive if (b, chosen[b]) not in place]
+        if unread:
+            state = lm.select(state, torch.tensor(unread)) if len(unread) < len(texts) else state
+            state = lm.step(state, torch.tensor([texts[b].new_ids[-1] for b in unread]))
+        if not read or judged.read is None:
+            return state
+        known = lm.select(judged.read, torch.tensor([place[b, chosen[b]] for b in read]))
+        order = {b: row for row, b in enumerate([*read, *unread])}
+        return lm.join(known, state, [order[b] for b in alive]) if unread else known
 
     def _stream(
         self, text: Text, writer: Writer, max_new_tokens: int, do_sample: bool, processors: Sequence[Processor]

@@ -99,26 +99,29 @@ class CausalLM:
         rows = rows.to(self.device)
         return LMState(_select_cache(state.cache, rows), state.mask[rows], state.logits[rows])
 
-    @torch.no_grad()
-    def rollout(
-        self, state: LMState, tokens: Tensor, length: int, draw: Callable[[Tensor, int], Tensor]
-    ) -> list[list[int]]:
-        """Continue each text by its token and then by up to `length` tokens that `draw(logits, i)` picks; stops at EOS.
+    def join(self, first: LMState, second: LMState, order: Sequence[int]) -> LMState:
+        """The rows of two states that have read equally many tokens, in the order given."""
+        rows = torch.tensor(list(order), device=self.device)
+        mask, logits = torch.cat([first.mask, second.mask])[rows], torch.cat([first.logits, second.logits])[rows]
+        return LMState(_join_caches(first.cache, second.cache, rows), mask, logits)
 
-        The cache is forked, so that `state` can be continued differently afterwards.
+    @torch.no_grad()
+    def rollout(self, state: LMState, length: int, draw: Callable[[Tensor, int], Tensor]) -> list[list[int]]:
+        """Continue each text by up to `length` tokens that `draw(logits, i)` picks; a text stops at EOS.
+
+        The cache grows: fork it first.
         """
-        state = self.select(state, torch.arange(len(tokens)))
         stops = torch.tensor(sorted(self.stop_ids), device=self.device)
         drawn: list[Tensor] = []
-        alive = torch.ones(len(tokens), dtype=torch.bool, device=self.device)
+        alive = torch.ones(len(state.logits), dtype=torch.bool, device=self.device)
         for i in range(length):
-            state = self.step(state, tokens)
+            state = self.step(state, drawn[-1].clamp(min=0)) if drawn else state
             tokens = draw(state.logits, i).to(self.device)
             alive = alive & ~torch.isin(tokens, stops)
             drawn.append(torch.where(alive, tokens, -1))
             if not alive.any():
                 break
-        return [[t for t in row if t >= 0] for row in torch.stack(drawn, 1).tolist()] if drawn else [[] for _ in tokens]
+        return [[t for t in row if t >= 0] for row in torch.stack(drawn, 1).tolist()] if drawn else [[] for _ in alive]
 
     @torch.no_grad()
     def read(self, ids: Tensor, mask: Tensor, cache: Any) -> LMState:
@@ -171,6 +174,15 @@ def _stop_ids(model: Any, tokenizer: Any) -> list[int]:
     eos = getattr(config, "eos_token_id", None)
     ids = list(eos) if isinstance(eos, list | tuple) else [eos]
     return [i for i in [*ids, getattr(tokenizer, "eos_token_id", None)] if i is not None]
+
+
+def _join_caches(first: Any, second: Any, rows: Tensor) -> Any:
+    joined = copy.copy(first)
+    joined.layers = [copy.copy(layer) for layer in first.layers]
+    for layer, other in zip(joined.layers, second.layers):
+        layer.keys = torch.cat([layer.keys, other.keys])[rows]
+        layer.values = torch.cat([layer.values, other.values])[rows]
+    return joined
 
 
 def _select_cache(cache: Any, rows: Tensor) -> Any:

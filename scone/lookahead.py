@@ -119,7 +119,8 @@ def look_ahead(mlm: Conditionals, start: Lookahead, config: SconeConfig, *, step
     if config.warmup and len(cold):
         warmed = gibbs(mlm, state.rows(cold), config, step=step, first=config.iterations, iterations=config.warmup)[-1]
         state = state.with_ids(state.ids.index_copy(0, cold, warmed.ids))
-    run = gibbs if config.workers == 1 and config.sync_every == 1 else hogwild
+    alone = config.iterations == 0 or (config.workers == 1 and config.sync_every == 1)
+    run = gibbs if alone else hogwild
     samples = run(mlm, state, config, step=step, thin=config.thin)
     if config.taylor_scale == 0 or config.marginals == "sweep":
         return samples
@@ -143,6 +144,9 @@ def gibbs(
     """
     ids, memory, samples = state.ids, _Memory(state), []
     count = config.iterations if iterations is None else iterations
+    if count == 0:
+        left = (ids == mlm.mask_id) & (state.offset >= 0)
+        return [memory.sample(_redraw(mlm, state, ids, left, config, step=step, number=first, memory=memory))]
     for i in range(count):
         keep_state = i + 1 == count or (thin is not None and (i + 1) % thin == 0)
         update = block_at(state, config, i, step=step, number=first + i)

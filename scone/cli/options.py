@@ -30,6 +30,7 @@ HELP = {
     "epsilon": "q is clamped to at least this, so that no candidate is ruled out by one estimate",
     "init": "where a lookahead starts: the last step's, the language model's words, or masks",
     "lookahead": "tokens to look ahead; none: all that remain, up to 25",
+    "lm_lookahead": "tokens of a lookahead that the language model writes before the masked model goes on; none: all",
     "lookahead_top_p": "top-p of the language model's lookaheads",
     "lookahead_min_p": "min-p of the language model's lookaheads",
     "context_window": "tokens of prefix that the masked model sees; none: as many as fit",

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import tiny
 import torch
 
+from scone import control
+from scone.control import Controller
 from scone.decode import Scone, SconeConfig, Verifier
+from scone.lm import CausalLM
 
 PROMPTS = ["the movie was", "a nice day", "what a wonderful old picture of the river it is"]
 
@@ -25,6 +29,56 @@ def test_a_prompt_does_not_notice_its_batch(positive: Verifier, lm: object, init
         assert alone.token_ids == together.token_ids[2 * i : 2 * i + 2]
         for a, b in zip(alone.trace[0], together.trace[2 * i]):
             assert torch.allclose(a.q, b.q, atol=1e-4)
+
+
+@pytest.mark.parametrize("lm", [tiny.llama, tiny.gpt2], ids=["rotary", "absolute"])
+def test_what_the_lookahead_read_is_not_read_again(
+    positive: Verifier, lm: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `init="lm"` the LM has taken a candidate through already: the same texts, and fewer passes of the LM."""
+    config = SconeConfig(init="lm", lm_lookahead=1, lookahead=4, iterations=0, min_mass=0.15, top_k=4, strength=1)
+    engine = Scone(lm(), tiny.masked_lm("bert"), positive, config)
+    prompts = [*PROMPTS, *PROMPTS[:2]]
+    read: list[int] = []  # rows of each pass that commits
+    judge, step = Controller.judge, CausalLM.step
+    monkeypatch.setattr(
+        CausalLM, "step", lambda lm, state, tokens: (read.append(len(tokens)), step(lm, state, tokens))[1]
+    )
+    reused = engine.generate(prompts, max_new_tokens=6, seed=3)
+    passes = sum(read)
+    read.clear()
+    forget = lambda *args, **kwargs: replace(judge(*args, **kwargs), read=None)  # noqa: E731
+    monkeypatch.setattr(Controller, "judge", forget)
+    again = engine.generate(prompts, max_new_tokens=6, seed=3)
+    assert again.token_ids == reused.token_ids
+    assert passes < sum(read)
+    for one, other in zip(reused.trace, again.trace):
+        for a, b in zip(one, other):
+            torch.testing.assert_close(a.log_p, b.log_p, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("lm_lookahead", "masks"), [(None, 0), (2, 3)])
+def test_the_masked_lm_goes_on_where_the_lm_stops(
+    engine: Scone, lm_lookahead: int | None, masks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `iterations=0` the LM's words stay, and what it did not write is drawn by the masked LM."""
+    engine = engine.with_config(init="lm", lookahead=5, lm_lookahead=lm_lookahead, iterations=0, taylor_scale=0)
+    seen = []
+    look = control.look_ahead
+
+    def watch(mlm, start, config, *, step):
+        samples = look(mlm, start, config, step=step)
+        seen.append((start, samples))
+        return samples
+
+    monkeypatch.setattr(control, "look_ahead", watch)
+    engine.next_token("the movie was", max_new_tokens=12, seed=0)
+    ((start, (sample,)),) = seen
+    mask_id = engine.controller.mlm.mask_id
+    written = start.ids != mask_id
+    assert bool((sample.ids != mask_id).all())
+    assert torch.equal(sample.ids[written], start.ids[written])
+    assert int((~written).sum(1).median()) == masks  # one token of the LM may be two of the masked LM
 
 
 def test_copies_differ_and_seeds_repeat(engine: Scone) -> None:

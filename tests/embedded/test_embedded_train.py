@@ -7,6 +7,7 @@ from scone.embedded.train import publish
 from scone.embedded.train.__main__ import main
 from scone.embedded.train.classifier import calibration_error
 from scone.embedded.train.loop import Average, Clock, Run, sharing_copy
+from scone.embedded.train.muon import orthogonalise
 
 
 class _Toy(torch.nn.Module):
@@ -46,16 +47,32 @@ def test_run_learns_with_two_workers_and_ends_by_the_clock(tmp_path):
     assert (tmp_path / "state.safetensors").exists()
 
 
-def test_run_resumes_from_its_checkpoint(tmp_path):
-    first = _run(tmp_path, 1 / 60, [], workers=1)
+@pytest.mark.parametrize(("matrix_rate", "moment"), [(None, "exp_avg_sq"), (0.05, "momentum")])
+def test_run_resumes_from_its_checkpoint(tmp_path, matrix_rate, moment):
+    first = _run(tmp_path, 1 / 60, [], workers=1, matrix_rate=matrix_rate, pieces=2)
     trained = first.finish()
-    resumed = _run(tmp_path, 10.0, [])
+    resumed = _run(tmp_path, 10.0, [], matrix_rate=matrix_rate)
     assert resumed.state["step"] == first.state["step"] > 0
     assert resumed.clock.spent >= 1.0
     torch.testing.assert_close(resumed.averaged().linear.weight, trained.linear.weight)
-    old = first.optimizer.state[first.trainable[0]]
-    new = resumed.optimizer.state[resumed.trainable[0]]
-    torch.testing.assert_close(new["exp_avg_sq"], old["exp_avg_sq"])
+    old = first.optimizers[-1].state[first.trainable[0]]
+    new = resumed.optimizers[-1].state[resumed.trainable[0]]
+    torch.testing.assert_close(new[moment], old[moment])
+
+
+def test_muon_steps_are_near_orthogonal_and_learn(tmp_path):
+    tall = torch.randn(40, 12, generator=torch.Generator().manual_seed(1))
+    left, _, right = torch.linalg.svd(tall, full_matrices=False)
+    step = orthogonalise(tall)
+    assert step.shape == tall.shape
+    values = torch.linalg.svdvals(step)
+    assert values.min() > 0.5 and values.max() < 1.3
+    torch.testing.assert_close(
+        left.T @ step @ right.T, torch.diag((left.T @ step @ right.T).diagonal()), atol=1e-4, rtol=0
+    )
+    reports = []
+    _run(tmp_path, 2 / 60, reports, workers=1, matrix_rate=0.2).finish()
+    assert reports[-1]["loss"] < 0.3 * TARGET.square().sum(1).mean().item()
 
 
 def test_replicas_share_parameters_but_not_gradients():

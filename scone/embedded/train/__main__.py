@@ -22,6 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2, help="threads that compute gradients (default: 2)")
     parser.add_argument("--out", type=Path, default=WEIGHTS, help="where the weights go (default: the package)")
     parser.add_argument("--runs", type=Path, default=cache_folder() / "runs", help="where checkpoints go")
+    parser.add_argument("--onwards", action="store_true", help="mlm: begin with the weights that scone ships")
     parser.add_argument("--no-train", action="store_true", help="publish the last checkpoint as it is")
     options = parser.parse_args(arguments)
     if options.minutes is not None and options.minutes <= 0:
@@ -40,7 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _command(options: argparse.Namespace, minutes: float | None = None) -> str:
-    return f"python -m scone.embedded.train {options.recipe}" + (f" --minutes {minutes:g}" if minutes else "")
+    command = f"python -m scone.embedded.train {options.recipe}" + (f" --minutes {minutes:g}" if minutes else "")
+    return command + (" --onwards" if options.onwards else "")
 
 
 def _settings(options: argparse.Namespace) -> dict:
@@ -50,7 +52,7 @@ def _settings(options: argparse.Namespace) -> dict:
 def _train_masked_lm(options: argparse.Namespace) -> dict[str, float]:
     minutes = options.minutes or MINUTES["mlm"]
     folder = options.runs / "mlm"
-    run = mlm.prepare(folder, minutes, **_settings(options))
+    run = mlm.prepare(folder, minutes, onwards=options.onwards, **_settings(options))
     model = run.averaged() if options.no_train else run.finish()
     return publish.publish_masked_lm(model, options.out, folder / "curve.csv", _command(options, minutes))
 

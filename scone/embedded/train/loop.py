@@ -16,6 +16,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from scone.embedded.train.muon import Muon
+
 
 class Clock:
     """The run's share of its minutes: a run always finishes its schedule, however fast the machine is."""
@@ -60,12 +62,16 @@ class Average:
         return copied
 
 
-def save_checkpoint(folder: Path, optimizer: torch.optim.Optimizer, average: Average, state: dict) -> None:
+Moments = dict[torch.Tensor, dict[str, torch.Tensor]]
+"""What the optimizers keep for each parameter."""
+
+
+def save_checkpoint(folder: Path, moments: Moments, average: Average, state: dict) -> None:
     """Write the run's state; an interrupted write leaves the previous checkpoint whole."""
     tensors = {}
     for name, parameter, mean in zip(average.names, average.live, average.mean):
         tensors[f"live.{name}"], tensors[f"mean.{name}"] = parameter.detach(), mean
-        for key, value in optimizer.state.get(parameter, {}).items():
+        for key, value in moments.get(parameter, {}).items():
             tensors[f"{key}.{name}"] = value
     folder.mkdir(parents=True, exist_ok=True)
     save_file(
@@ -74,22 +80,22 @@ def save_checkpoint(folder: Path, optimizer: torch.optim.Optimizer, average: Ave
     os.replace(folder / "state.new", folder / "state.safetensors")
 
 
-def load_checkpoint(folder: Path, optimizer: torch.optim.Optimizer, average: Average) -> dict | None:
-    """Take up a run where its checkpoint left it; None when there is none."""
+def load_checkpoint(folder: Path, average: Average) -> tuple[dict, Moments] | None:
+    """Take up a run where its checkpoint left it: its state and the optimizers' moments; None when there is none."""
     from safetensors import safe_open
 
     path = folder / "state.safetensors"
     if not path.exists():
         return None
-    tensors = load_file(path)
+    tensors, moments = load_file(path), {}
     with torch.no_grad():
         for name, parameter, mean in zip(average.names, average.live, average.mean):
             parameter.copy_(tensors[f"live.{name}"])
             mean.copy_(tensors[f"mean.{name}"])
-            keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}.{name}" in tensors]
-            optimizer.state[parameter] = {key: tensors[f"{key}.{name}"].clone() for key in keys}
+            keys = [key for key in ("step", "exp_avg", "exp_avg_sq", "momentum") if f"{key}.{name}" in tensors]
+            moments[parameter] = {key: tensors[f"{key}.{name}"].clone() for key in keys}
     with safe_open(path, "pt") as opened:
-        return json.loads(opened.metadata()["run"])
+        return json.loads(opened.metadata()["run"]), moments
 
 
 @dataclass
@@ -114,18 +120,35 @@ class Run:
     decay: float = 0.995
     scale: Callable[[str], float] = lambda name: 1.0
     """A parameter's name → its part of the learning rate."""
+    matrix_rate: float | None = None
+    """The rate of Muon for weight matrices; without it AdamW moves them too."""
+    pieces: int = 1
+    """How often `loss` is called for one step; the gradients are averaged."""
     state: dict = field(default_factory=lambda: {"step": 0, "spent": 0.0, "tokens": 0, "loss": 0.0})
 
     def __post_init__(self) -> None:
         named = [(name, value) for name, value in self.model.named_parameters() if value.requires_grad]
         self.trainable = [value for _, value in named]
-        groups = [
-            {"params": [value], "weight_decay": 0.01 if value.ndim > 1 else 0.0, "scale": self.scale(name)}
-            for name, value in named
+        groups: list[dict] = []
+        matrices: list[dict] = []
+        for name, value in named:
+            group: dict = {"params": [value], "weight_decay": 0.01 if value.ndim > 1 else 0.0}
+            if self.matrix_rate is not None and value.ndim == 2 and "embeddings" not in name:
+                matrices.append(group | {"peak": self.matrix_rate})
+            else:
+                groups.append(group | {"peak": self.rate * self.scale(name)})
+        self.optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(groups, lr=self.rate, betas=(0.9, 0.98), eps=1e-6, fused=True)
         ]
-        self.optimizer = torch.optim.AdamW(groups, lr=self.rate, betas=(0.9, 0.98), eps=1e-6, fused=True)
+        if matrices:
+            self.optimizers.append(Muon(matrices))
         self.average = Average(self.model, self.decay)
-        self.state = load_checkpoint(self.folder, self.optimizer, self.average) or self.state
+        resumed = load_checkpoint(self.folder, self.average)
+        if resumed is not None:
+            self.state, moments = resumed
+            for optimizer in self.optimizers:
+                for group in optimizer.param_groups:
+                    optimizer.state.update({value: moments[value] for value in group["params"]})
         self.clock = Clock(self.minutes, self.state["spent"])
         self.lock = threading.Lock()
 
@@ -154,7 +177,8 @@ class Run:
         with self.lock:
             self.state["spent"] = self.clock.spent
             state, snapshot = dict(self.state), self.average.snapshot(self.model)
-            save_checkpoint(self.folder, self.optimizer, self.average, state)
+            moments = {value: kept for optimizer in self.optimizers for value, kept in optimizer.state.items()}
+            save_checkpoint(self.folder, moments, self.average, state)
         self.report(snapshot, state)
 
     def _work(self, worker: int) -> None:
@@ -163,19 +187,23 @@ class Run:
         replica = sharing_copy(self.model)
         parameters = [parameter for parameter in replica.parameters() if parameter.requires_grad]
         while self.clock.share < 1.0:
-            loss, tokens = self.loss(replica, random)
-            loss.backward()
+            losses, tokens = 0.0, 0
+            for _ in range(self.pieces):
+                loss, count = self.loss(replica, random)
+                (loss / self.pieces).backward()
+                losses, tokens = losses + loss.item() / self.pieces, tokens + count
             nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
             with self.lock:
                 for shared, mine in zip(self.trainable, parameters):
                     shared.grad, mine.grad = mine.grad, None
-                for group in self.optimizer.param_groups:
-                    group["lr"] = self.clock.rate(self.rate) * group["scale"]
-                self.optimizer.step()
+                for optimizer in self.optimizers:
+                    for group in optimizer.param_groups:
+                        group["lr"] = self.clock.rate(group["peak"])
+                    optimizer.step()
                 self.average.update()
                 self.state["step"] += 1
                 self.state["tokens"] += tokens
-                self.state["loss"] += (loss.item() - self.state["loss"]) / min(self.state["step"], 100)
+                self.state["loss"] += (losses - self.state["loss"]) / min(self.state["step"], 100)
 
 
 def sharing_copy(model: nn.Module) -> nn.Module:

@@ -15,14 +15,15 @@ import torch
 from tokenizers import Tokenizer
 
 from scone.embedded.cache import cache_folder
-from scone.embedded.encoders import fresh_masked_lm
+from scone.embedded.encoders import fresh_masked_lm, load_masked_lm
 from scone.embedded.packages import MINILM
 from scone.embedded.train import text
 from scone.embedded.train.loop import Run
 from scone.embedded.train.tokens import MASK, UNK, TokenStore, Windows, corrupt, tokenise
 
 DOMAINS = ("wikipedia", "reviews")
-TOKENS_PER_STEP = 1024
+TOKENS_PER_STEP = 4096  # a step of Muon costs as much as some 800 tokens, however many it is for
+PIECES = 2  # of a step, one after the other, so that the logits stay small
 LENGTHS = ((32, 0.3), (64, 0.5), (96, 0.2))
 
 
@@ -58,13 +59,12 @@ def masked_logits(model: Any, seen: torch.Tensor, chosen: torch.Tensor) -> torch
 
 
 def draw(windows: dict[str, Windows], random: np.random.Generator) -> np.ndarray:
-    """One batch: half from each domain, half of whole sentences, all of one length."""
+    """One piece of a batch: half from each domain, half of whole sentences, all of one length."""
     length = int(random.choice([size for size, _ in LENGTHS], p=[chance for _, chance in LENGTHS]))
-    rows = TOKENS_PER_STEP // length // len(windows)
     whole = random.random() < 0.5
     if whole:
         length = int(random.integers(max(16, length - 31), length + 1))
-        rows = TOKENS_PER_STEP // length // len(windows)
+    rows = TOKENS_PER_STEP // PIECES // length // len(windows)
     parts = [
         source.whole_sentences(rows, length, random) if whole else source.cut_off(rows, length, random)
         for source in windows.values()
@@ -102,9 +102,14 @@ def evaluation_windows(split: str, rows: int, length: int = 64) -> dict[str, np.
     return found
 
 
-def prepare(folder: Path, minutes: float, rate: float = 4e-4, every: float = 10.0, workers: int = 2) -> Run:
-    """A run of so many minutes that evaluates, notes the curve and writes a checkpoint every `every` minutes."""
-    model = fresh_masked_lm()
+def prepare(
+    folder: Path, minutes: float, rate: float = 1e-3, every: float = 10.0, workers: int = 2, onwards: bool = False
+) -> Run:
+    """A run of so many minutes that evaluates, notes the curve and writes a checkpoint every `every` minutes.
+
+    It begins with MiniLM, or `onwards` with the masked LM that scone ships.
+    """
+    model = load_masked_lm()[0] if onwards else fresh_masked_lm()
     for table in (model.bert.embeddings.word_embeddings, model.bert.embeddings.token_type_embeddings):
         table.requires_grad_(False)
     windows = {domain: Windows(store) for domain, store in stores("train").items()}
@@ -124,7 +129,10 @@ def prepare(folder: Path, minutes: float, rate: float = 4e-4, every: float = 10.
         # the bias must travel as far as the logarithms of word frequencies differ
         return 15.0 if name == "cls.predictions.bias" else 1.0
 
-    return Run(model, loss, report, folder, minutes, rate, every=every, workers=workers, scale=scale)
+    return Run(
+        model, loss, report, folder, minutes, rate / 2, every=every, workers=workers, decay=0.98, scale=scale,
+        matrix_rate=rate, pieces=PIECES,
+    )  # fmt: skip
 
 
 def _note(path: Path, state: dict, scores: dict[str, tuple[float, float]]) -> None:
