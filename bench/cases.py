@@ -10,24 +10,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from scone_kernels.testing import Inputs, make_inputs
+from scone_kernels.testing import OPS, Inputs, make_inputs
 
 MODELS = {"bert-384": (30522, 384), "bert-768": (30522, 768), "modernbert": (50368, 768)}
 ROWS = (100, 2000)
 POSITIONS = 25  # rows of one sequence
-OPS = ("expected_embedding", "expected_dot", "gibbs_sample", "taylor_estimate")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One op at one size, with its plain torch rivals; `flops` counts what the fused op has to do."""
+    """One op at one size, with its plain torch rivals; `flops` counts what has to be multiplied, None if next to nothing."""
 
     op: str
     model: str
     rows: int
     inputs: Inputs
     plain: dict[str, Callable[..., Any]]
-    flops: float
+    flops: float | None
 
     def rival_arguments(self) -> tuple[Any, ...]:
         """The tensors that the plain formulations take."""
@@ -39,7 +38,7 @@ class Case:
         if self.op == "taylor_estimate":
             return self.inputs
         changed = dict(self.inputs.arguments)
-        for name in ("hidden", "segment", "counter"):
+        for name in ("hidden", "logits", "segment", "counter"):
             if isinstance(changed.get(name), Tensor):
                 changed[name] = changed[name][:count]
         return replace(self.inputs, arguments=changed)
@@ -49,7 +48,7 @@ def make_case(op: str, model: str, rows: int, *, dtype: torch.dtype = torch.floa
     """Inputs and rivals for `op` at the size of `model` with `rows` rows (25 of them per sequence)."""
     vocabulary, width = MODELS[model]
     sequences = rows // POSITIONS
-    shared = op in ("expected_dot", "taylor_estimate")
+    shared = op.startswith(("expected_dot", "taylor_estimate"))
     inputs = make_inputs(
         op,
         rows=rows,
@@ -60,44 +59,37 @@ def make_case(op: str, model: str, rows: int, *, dtype: torch.dtype = torch.floa
         dtype=dtype,
         device=device,
     )
-    flops = {
-        "expected_embedding": 4.0 * rows * vocabulary * width,
-        "expected_dot": 2.0 * (rows + sequences) * vocabulary * width,
-        "gibbs_sample": 2.0 * rows * vocabulary * width,
-        "taylor_estimate": 3.0 * rows * width,
-    }[op]
+    multiplied = {  # rows of vectors that meet the whole vocabulary
+        "expected_embedding": 2 * rows,
+        "expected_embedding_from_logits": rows,
+        "expected_dot": rows + sequences,
+        "gibbs_sample": rows,
+    }
+    flops = 2.0 * multiplied[op] * vocabulary * width if op in multiplied else None
     return Case(op, model, rows, inputs, _PLAIN[op], flops)
 
 
-_ARGUMENTS = {
-    "expected_embedding": ("hidden", "weight", "bias", "table"),
-    "expected_dot": ("hidden", "weight", "bias", "table", "grad", "segment"),
-    "gibbs_sample": ("hidden", "weight", "bias"),
-    "taylor_estimate": ("score", "grad", "expected", "anchor", "segment"),
-}
+def _embedding(logits, table):
+    return torch.softmax(logits, -1) @ table
 
 
-def _embedding(hidden, weight, bias, table):
-    return torch.softmax(linear(hidden, weight, bias), -1) @ table
-
-
-def _paper_dot(hidden, weight, bias, table, grad, segment):
+def _paper_dot(logits, table, grad, segment):
     """The expected embedding first, then its dot product with the gradient."""
-    return (_embedding(hidden, weight, bias, table) * grad[segment]).sum(-1)
+    return (_embedding(logits, table) * grad[segment]).sum(-1)
 
 
-def _projected_dot(hidden, weight, bias, table, grad, segment):
+def _projected_dot(logits, table, grad, segment):
     """Reassociated: the table is projected once per sequence."""
-    return (torch.softmax(linear(hidden, weight, bias), -1) * (grad @ table.T)[segment]).sum(-1)
+    return (torch.softmax(logits, -1) * (grad @ table.T)[segment]).sum(-1)
 
 
-def _multinomial(hidden, weight, bias):
-    return torch.multinomial(torch.softmax(linear(hidden, weight, bias), -1), 1)
+def _multinomial(logits):
+    return torch.multinomial(torch.softmax(logits, -1), 1)
 
 
-def _race(hidden, weight, bias):
+def _race(logits):
     """The exponential race: the smallest of exponential variables with the probabilities as rates."""
-    probability = torch.softmax(linear(hidden, weight, bias), -1)
+    probability = torch.softmax(logits, -1)
     return (probability / torch.empty_like(probability).exponential_()).argmax(-1)
 
 
@@ -105,16 +97,27 @@ def _taylor(score, grad, expected, anchor, segment):
     return score.index_add(0, segment, (grad * (expected - anchor)).sum(-1))
 
 
-_PLAIN: dict[str, dict[str, Callable[..., Any]]] = {
+def _with_head(formula: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda hidden, weight, bias, *rest: formula(linear(hidden, weight, bias), *rest)
+
+
+_FROM_LOGITS: dict[str, dict[str, Callable[..., Any]]] = {
     "expected_embedding": {"eager": _embedding},
     "expected_dot": {"the paper's formula": _paper_dot, "reassociated": _projected_dot},
     "gibbs_sample": {"multinomial": _multinomial, "exponential race": _race},
-    "taylor_estimate": {"eager": _taylor},
 }
-COMPILED = {
-    "expected_embedding": "eager",
-    "expected_dot": "reassociated",
-    "gibbs_sample": "exponential race",
-    "taylor_estimate": "eager",
+_REST = {
+    "expected_embedding": ("table",),
+    "expected_dot": ("table", "grad", "segment"),
+    "gibbs_sample": (),
 }
-"""The plain formulation that is also timed under torch.compile: the faster one."""
+_PLAIN = {"taylor_estimate": {"eager": _taylor}}
+_ARGUMENTS: dict[str, tuple[str, ...]] = {"taylor_estimate": ("score", "grad", "expected", "anchor", "segment")}
+for _op, _formulas in _FROM_LOGITS.items():
+    _PLAIN[_op] = {name: _with_head(formula) for name, formula in _formulas.items()}
+    _PLAIN[f"{_op}_from_logits"] = _formulas
+    _ARGUMENTS[_op] = ("hidden", "weight", "bias", *_REST[_op])
+    _ARGUMENTS[f"{_op}_from_logits"] = ("logits", *_REST[_op])
+
+COMPILED = {op: list(_PLAIN[op])[-1] for op in OPS}
+"""The plain formulation that is also timed under torch.compile: the faster one, which stands last."""

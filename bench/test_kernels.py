@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.cases import MODELS, OPS, make_case
-from scone_kernels.testing import assert_accurate
+from bench.cases import MODELS, make_case
+from scone_kernels.testing import OPS, assert_accurate
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -65,9 +65,8 @@ class SharedProjection {
     const Panel& tail = panels_[end - 1];
     const int64_t lowest = gradient_[panels_[begin].first], highest = gradient_[tail.first + tail.rows - 1];
     for (int64_t p = home(lowest); p <= home(highest); ++p)
-      kernels().matmul(grad_panels_[p].vecs, tokens, packed_.columns(), rows.data_ptr<float>(), rows.stride(0), 1,
-                       packed_.panel(p), grad_panels_[p].width(), projected + kTile * grad_panels_[p].first,
-                       grad_panels_[p].width(), false);
+      kernels().matmul(grad_panels_[p].vecs, tokens, packed_.columns(), row_major(rows), packed_.panel(p),
+                       projected + kTile * grad_panels_[p].first, nullptr);
   }
 
   // One pass per distinct gradient of the panel; rows are sorted, so there are few.
@@ -111,8 +110,7 @@ class OwnProjection {
   void dot(int64_t index, int64_t first, int64_t tokens, const float* probability, float* projected, float* out) const {
     const at::Tensor rows = as_float_rows(table_.narrow(0, first, tokens));
     const int vecs = panels_[index].vecs;
-    kernels().matmul(vecs, tokens, packed_.columns(), rows.data_ptr<float>(), rows.stride(0), 1, packed_.panel(index),
-                     kLanes * vecs, projected, kLanes * vecs, false);
+    kernels().matmul(vecs, tokens, packed_.columns(), row_major(rows), packed_.panel(index), projected, nullptr);
     kernels().dot_lanes(vecs, tokens, probability, projected, out);
   }
 

@@ -2,35 +2,40 @@
 #include <torch/library.h>
 
 #include <cmath>
+#include <cstring>
 
 #include "tiles.h"
 
 namespace scone {
 namespace {
 
-// A group of 504 rows shares one packed tile of the table.
-constexpr int64_t kGroup = 21;
 // Ranges of the vocabulary with sums of their own: few, because each costs a (N, D) buffer, and at most 24 MB together.
 constexpr int64_t kSplits = 16;
 constexpr int64_t kPartials = 6 << 20;  // in floats
+// Tokens of one pass over the sums: their probabilities (24 KB) stay in the first-level cache.
+constexpr int64_t kPass = 256;
+// Panels that share one interleaved tile of the table: as many as leave every thread four tasks, within these bounds.
+// Rows are independent, so that this choice, unlike the splits, changes no result.
+constexpr int64_t kLeastGroup = 21, kMostGroup = 84;
 
-// Rows of a table (tokens, D) as panels of 24 columns, [D / 24][tokens][24]: rows apart by a power of two times three
-// would otherwise fall into the same few cache sets. Rows are read once from end to end, as memory likes it.
-void pack_table(const at::Tensor& table, float* out) {
-  const int64_t tokens = table.size(0), width = table.size(1);
-  const int64_t full = width / kPanel * kPanel, rest = width - full, padded = (rest + kLanes - 1) / kLanes * kLanes;
-  for (int64_t t = 0; t < tokens; ++t) {
-    const float* from = table.data_ptr<float>() + t * table.stride(0);
-    for (int64_t d = 0; d < full; d += kPanel) std::copy_n(from + d, kPanel, out + d * tokens + t * kPanel);
-    float* last = out + full * tokens + t * padded;
-    std::fill(std::copy_n(from + full, rest, last), last + padded, 0.0f);
-  }
+int64_t panels_per_group(int64_t panels, int64_t splits) {
+  return std::clamp(panels * splits / (4 * at::get_num_threads()), kLeastGroup, kMostGroup);
 }
 
-void rescale_rows(const Panel& panel, const float* factor, float* sums, int64_t width) {
-  for (int64_t i = 0; i < panel.rows; ++i)
-    if (factor[i] != 1.0f)
-      for (float *x = sums + i * width, *end = x + width; x < end; ++x) *x *= factor[i];
+// The table's tile as Matrix::interleaved wants its transpose, [D / 4][tokens][4], with zeros behind column D. Four rows
+// at a time, so that whole cache lines are written.
+void interleave(const at::Tensor& table, int64_t padded, float* out) {
+  const int64_t tokens = table.size(0), width = table.size(1), whole = width / 4 * 4;
+  for (int64_t first = 0; first < tokens; first += 4) {
+    const int64_t end = std::min(tokens, first + 4);
+    const float* from = table.data_ptr<float>() + first * table.stride(0);
+    for (int64_t d = 0; d < whole; d += 4)
+      for (int64_t t = first; t < end; ++t)
+        std::memcpy(out + d * tokens + 4 * t, from + (t - first) * table.stride(0) + d, 4 * sizeof(float));
+    for (int64_t d = whole; d < padded; ++d)
+      for (int64_t t = first; t < end; ++t)
+        out[d / 4 * 4 * tokens + 4 * t + d % 4] = d < width ? from[(t - first) * table.stride(0) + d] : 0.0f;
+  }
 }
 
 template <class Tiles>
@@ -40,52 +45,59 @@ at::Tensor run(const Tiles& tiles, const at::Tensor& table) {
   if (rows == 0 || width == 0) return out;
 
   const int64_t panels = tiles.panels.size();
-  const Plan plan(panels, tiles.vocabulary, kGroup, std::min(kSplits, kPartials / (rows * padded)));
-  const SoftmaxState state(plan.splits, rows);
-  const at::Tensor partial = at::empty({plan.splits, rows, padded}, at::kFloat);
+  const int64_t splits = Plan::splits_of(tiles.vocabulary, std::min(kSplits, kPartials / (rows * padded)));
+  const Plan plan(panels, tiles.vocabulary, panels_per_group(panels, splits), splits);
+  const SoftmaxState state(splits, rows);
+  const at::Tensor partial = at::empty({splits, state.lanes, padded}, at::kFloat);  // panels of [D][8 * vecs]
+  const auto sums_at = [&](int64_t split, int64_t row) {
+    return partial.data_ptr<float>() + (split * state.lanes + row) * padded;
+  };
 
   plan.run(panels, tiles.vocabulary, [&](const Task& task) {
     const at::Tensor scratch = at::empty({kTile * (kPanel + padded)}, at::kFloat);
     float* probability = scratch.data_ptr<float>();
-    float* packed = probability + kTile * kPanel;
-    float* sums = partial.data_ptr<float>() + task.split * rows * padded;
-    const Panel &head = tiles.panels[task.panel_begin], &tail = tiles.panels[task.panel_end - 1];
-    std::fill(sums + head.first * padded, sums + (tail.first + tail.rows) * padded, 0.0f);
+    float* interleaved = probability + kTile * kPanel;
+    float ones[kPanel];
+    std::fill_n(ones, kPanel, 1.0f);
 
     for (int64_t first = task.token_begin; first < task.token_end; first += kTile) {
       const int64_t tokens = std::min(kTile, task.token_end - first);
       const typename Tiles::Tile tile(tiles, first, tokens, task.panel_begin, task.panel_end);
-      pack_table(as_float_rows(table.narrow(0, first, tokens)), packed);
+      interleave(as_float_rows(table.narrow(0, first, tokens)), padded, interleaved);
       for (int64_t p = task.panel_begin; p < task.panel_end; ++p) {
         const Panel& panel = tiles.panels[p];
         float rescale[kPanel];
-        float* row_sums = sums + panel.first * padded;
         tile.fill(p, probability);
         kernels().softmax(panel.vecs, tokens, probability, state.max_at(task.split, panel.first),
                           state.sum_at(task.split, panel.first), rescale);
-        rescale_rows(panel, rescale, row_sums, padded);
-        for (int64_t d = 0; d < padded; d += kPanel) {
-          const int64_t columns = std::min(kPanel, padded - d);
-          kernels().matmul(int(columns / kLanes), panel.rows, tokens, probability, 1, panel.width(),
-                           packed + d * tokens, columns, row_sums + d, padded, true);
+        const float* older = first == task.token_begin ? nullptr : rescale;
+        for (int64_t t = 0; t < tokens; t += kPass, older = ones) {
+          Matrix part = Matrix::interleaved(interleaved, tokens);
+          part.data += 4 * t;
+          kernels().matmul(panel.vecs, padded, std::min(kPass, tokens - t), part, probability + t * panel.width(),
+                           sums_at(task.split, panel.first), older);
         }
       }
     }
   });
 
-  at::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      float top = -INFINITY, total = 0.0f;
-      for (int64_t s = 0; s < plan.splits; ++s) top = std::max(top, *state.max_at(s, row));
-      float* to = out.data_ptr<float>() + row * width;
-      std::fill(to, to + width, 0.0f);
-      for (int64_t s = 0; s < plan.splits; ++s) {
-        const float factor = std::exp(*state.max_at(s, row) - top);
-        const float* from = partial.data_ptr<float>() + (s * rows + row) * padded;
-        total += factor * *state.sum_at(s, row);
-        for (int64_t d = 0; d < width; ++d) to[d] += factor * from[d];
+  at::parallel_for(0, panels, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) {
+      const Panel& panel = tiles.panels[p];
+      for (int64_t i = 0; i < panel.rows; ++i) {
+        const int64_t row = panel.first + i;
+        float top = -INFINITY, total = 0.0f;
+        for (int64_t s = 0; s < splits; ++s) top = std::max(top, *state.max_at(s, row));
+        float* to = out.data_ptr<float>() + row * width;
+        std::fill_n(to, width, 0.0f);
+        for (int64_t s = 0; s < splits; ++s) {
+          const float factor = std::exp(*state.max_at(s, row) - top);
+          const float* from = sums_at(s, panel.first) + i;
+          total += factor * *state.sum_at(s, row);
+          for (int64_t d = 0; d < width; ++d) to[d] += factor * from[d * panel.width()];
+        }
+        for (int64_t d = 0; d < width; ++d) to[d] /= total;
       }
-      for (int64_t d = 0; d < width; ++d) to[d] /= total;
     }
   });
   return out;

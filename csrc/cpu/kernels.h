@@ -14,12 +14,22 @@ constexpr int64_t kLanes = 8;
 constexpr int64_t kMaxVecs = 3;
 constexpr int64_t kPanel = kLanes * kMaxVecs;  // rows of a full panel
 
+// A matrix as the matmul reads it: element (i, k) is data[i / 4 * quad + i % 4 * row + k * step].
+struct Matrix {
+  const float* data;
+  int64_t quad, row, step;
+
+  static Matrix row_major(const float* data, int64_t stride) { return {data, 4 * stride, stride, 1}; }
+  // Four rows interleaved, [rows / 4][depth][4].
+  static Matrix interleaved(const float* data, int64_t depth) { return {data, 4 * depth, 1, 4}; }
+};
+
 struct Kernels {
   const char* name;
 
-  // c[i][lane] (+)= sum_k a[i * a_row + k * a_step] * b[k * b_row + lane], i < rows, lane < 8 * vecs.
-  void (*matmul)(int vecs, int64_t rows, int64_t depth, const float* a, int64_t a_row, int64_t a_step, const float* b,
-                 int64_t b_row, float* c, int64_t c_row, bool accumulate);
+  // c[i][lane] = sum_k a(i, k) * b[k][lane], i < rows, lane < 8 * vecs; c[i][lane] * older[lane] is added unless older is
+  // null. An interleaved matrix has a multiple of 8 rows.
+  void (*matmul)(int vecs, int64_t rows, int64_t depth, Matrix a, const float* b, float* c, const float* older);
 
   // out[column][8 * vecs] = the transpose of `rows` rows of `columns` floats; lanes without a row are zero.
   void (*transpose)(int vecs, int64_t rows, int64_t columns, const float* const* row, float* out);

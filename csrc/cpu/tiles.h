@@ -31,6 +31,10 @@ inline at::Tensor as_float_rows(const at::Tensor& tensor) {
   return is_float_rows(tensor) ? tensor : tensor.to(at::kFloat).contiguous();
 }
 
+inline Matrix row_major(const at::Tensor& tensor) {
+  return Matrix::row_major(tensor.data_ptr<float>(), tensor.stride(0));
+}
+
 struct Panel {
   int64_t first, rows;  // rows of the batch, in the order of the sweep
   int vecs;
@@ -114,8 +118,8 @@ class HeadTiles {
         : tiles_(tiles), first_(first), tokens_(tokens), weight_(as_float_rows(tiles.weight_.narrow(0, first, tokens))) {}
     void fill(int64_t panel, float* out) const {
       const int vecs = tiles_.panels[panel].vecs;
-      kernels().matmul(vecs, tokens_, tiles_.hidden_.columns(), weight_.data_ptr<float>(), weight_.stride(0), 1,
-                       tiles_.hidden_.panel(panel), kLanes * vecs, out, kLanes * vecs, false);
+      kernels().matmul(vecs, tokens_, tiles_.hidden_.columns(), row_major(weight_), tiles_.hidden_.panel(panel), out,
+                       nullptr);
       tiles_.temper_.apply(vecs, first_, tokens_, out);
     }
 
@@ -200,9 +204,11 @@ struct Plan {
   Plan(int64_t panels, int64_t vocabulary, int64_t panels_per_group, int64_t most_splits)
       : group(std::max<int64_t>(1, panels_per_group)),
         groups((panels + group - 1) / group),
-        splits(0),
-        tiles((vocabulary + kTile - 1) / kTile) {
-    splits = std::clamp<int64_t>(most_splits, 1, tiles);
+        splits(splits_of(vocabulary, most_splits)),
+        tiles((vocabulary + kTile - 1) / kTile) {}
+
+  static int64_t splits_of(int64_t vocabulary, int64_t most) {
+    return std::clamp<int64_t>(most, 1, (vocabulary + kTile - 1) / kTile);
   }
 
   // Threads take tasks as they come: which thread runs a task changes nothing in its result.

@@ -17,6 +17,18 @@ def test_matches_reference(op, shape, dtype, backend):
     assert_accurate(inputs.run(backend), inputs)
 
 
+@pytest.mark.parametrize("op", OPS)
+def test_the_tolerance_notices_a_small_error(op):
+    """All of the above says little if this passes: one part in 30,000, at the element with the least cancellation."""
+    inputs = make_inputs(op, rows=24, vocabulary=512, width=32, temperature=0.7)
+    out = inputs.run()
+    result = out.logprob if op.startswith("gibbs_sample") else out
+    assert_accurate(out, inputs)
+    result.view(-1)[result.abs().argmax()] *= 1 + 1 / 30_000
+    with pytest.raises(AssertionError, match="is above"):
+        assert_accurate(out, inputs)
+
+
 @pytest.mark.parametrize("sequences", [1, 2, 7, 40])
 @pytest.mark.parametrize("op", ["expected_dot", "expected_dot_from_logits", "taylor_estimate"])
 def test_sequences_share_gradients_in_any_order(op, sequences, backend):
