@@ -109,6 +109,10 @@ class View:
     """R lookaheads as a verifier reads them, and P pairs (entry of the marginals, verifier's position, share).
 
     `share` is the part of the verifier's token that the entry's token covers: 1 where vocabularies are the same.
+
+    >>> ids, first = torch.tensor([[101, 7, 102]]), torch.tensor([0])
+    >>> View(ids, ids > 0, entry=first, position=first + 1, share=torch.ones(1)).position
+    tensor([1])
     """
 
     ids: Tensor  # (R, T)

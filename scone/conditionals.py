@@ -35,6 +35,13 @@ class Head:
     """A masked LM cut where the vocabulary begins: logits are `transform(encoder(ids)) @ weight.T + bias`.
 
     Where weight is None the cut is unknown: `encoder` is the whole model and its hidden states are the logits.
+
+    >>> from scone.embedded import load_masked_lm
+    >>> model, tokenizer = load_masked_lm()
+    >>> head, ids = split_head(model), tokenizer("a [MASK] day", return_tensors="pt")["input_ids"]
+    >>> logits = head.transform(head.encoder(input_ids=ids)[0]) @ head.weight.T + head.bias
+    >>> bool(torch.allclose(logits, model(input_ids=ids).logits, atol=1e-3))
+    True
     """
 
     encoder: Callable[..., Any]

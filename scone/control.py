@@ -29,7 +29,11 @@ _SENTENCE = "It was a bright cold day in spring, and everyone who could walk had
 
 @dataclass(frozen=True)
 class Plan:
-    """Which candidates are judged, and how: pairs (text, candidate) as indices into (B, K)."""
+    """Which candidates are judged, and how: pairs (text, candidate) as indices into (B, K).
+
+    >>> Plan(ahead=[(0, 2)], ahead_texts=["It was"], exact=[(0, 1)], exact_texts=["It."]).ahead
+    [(0, 2)]
+    """
 
     ahead: list[tuple[int, int]]  # by lookahead
     ahead_texts: list[str]
@@ -39,7 +43,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Judged:
-    """q of the candidates, the lookahead of each that had one, and the LM's state after it where the LM wrote that."""
+    """q of the candidates, the lookahead of each that had one, and the LM's state after it where the LM wrote that.
+
+    >>> Judged(torch.ones(1, 1, 2), {(0, 1): [[7, 8, 9]]}).futures[0, 1]  # one chain of three tokens
+    [[7, 8, 9]]
+    """
 
     q: Tensor  # (terms, B, K)
     futures: dict[tuple[int, int], list[list[int]]]
@@ -207,6 +215,13 @@ def plan(texts: Sequence[Text], candidates: Candidates, writer: Writer, config: 
     """Sort the candidates: finished texts are scored as they are, probable ones get a lookahead, the rest nothing.
 
     A text whose choice is settled (a single candidate above `min_mass`) gets nothing at all.
+
+    >>> from scone.embedded import load_lm
+    >>> lm = CausalLM(*load_lm())
+    >>> text, writer = Text("One two", lm.encode("One two"), seed=0), Writer(lm)
+    >>> candidates = Candidates(torch.tensor([lm.encode(" three four")]), torch.tensor([[0.5, 0.3]]).log())
+    >>> plan([text], candidates, writer, SconeConfig(), length=6).ahead_texts
+    ['One two three', 'One two four']
     """
     ahead, ahead_texts, exact, exact_texts = [], [], [], []
     share = candidates.share.tolist()

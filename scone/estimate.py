@@ -24,6 +24,9 @@ class Expansion:
 
     A pair is an entry of the sample's conditionals and a token of the verifier's that it covers; at order zero there
     are none.
+
+    >>> Expansion(torch.tensor([0.3]), "prob").grad is None
+    True
     """
 
     value: Tensor  # (R,) φ, or its log-odds where `kind` is "logit"
@@ -44,7 +47,20 @@ def linearise(
     *,
     surfaces: Surfaces,
 ) -> Expansion:
-    """Expand one verifier about a sample; to order zero without a gradient or where `taylor_scale` is 0."""
+    """Expand one verifier about a sample; to order zero without a gradient or where `taylor_scale` is 0.
+
+    >>> from scone.embedded import load_classifier, load_masked_lm
+    >>> from scone.lookahead import begin, look_ahead
+    >>> from scone.verifier import Verifier
+    >>> mlm, config = Conditionals(*load_masked_lm()), SconeConfig(taylor_scale=1.0)
+    >>> positive = Verifier(*load_classifier("sentiment"), target="positive")
+    >>> surfaces, text = Surfaces(mlm.tokenizer), "The weather today is"
+    >>> bridge = Bridge(mlm.tokenizer, len(mlm.keep), surfaces, positive)
+    >>> start = begin(mlm, [text], [mlm.encode(text)], [[mlm.mask_id] * 3], torch.tensor([0]))
+    >>> (sample,) = look_ahead(mlm, start, config, step=0)
+    >>> linearise(positive, bridge, start, sample, config, surfaces=surfaces).grad.shape
+    torch.Size([3, 384])
+    """
     if bridge is None or not isinstance(leaf, EmbeddingVerifier):
         futures = [surfaces.write(future)[0] for future in lookahead.with_ids(sample.ids).futures()]
         return Expansion(leaf.evaluate([text + future for text, future in zip(lookahead.texts, futures)]), "prob")
@@ -68,13 +84,23 @@ def estimate(
     """q of each term of the verifier at each row of a sample: (terms, R) float32 on the CPU.
 
     `expansions` are those of the verifier's leaves, by `leaf.key`.
+
+    >>> from scone.verifier import Verifier
+    >>> short = Verifier.from_callable(lambda texts: [1 / len(text) for text in texts])
+    >>> order_zero = {short.key: Expansion(torch.tensor([0.25]), "prob")}
+    >>> estimate(~short, order_zero, mlm=None, sample=None, config=SconeConfig())
+    tensor([[0.7500]])
     """
     values = {key: expected_value(expansion, mlm, sample, config) for key, expansion in expansions.items()}
     return torch.stack([term.combine(values) for term in verifier.terms])
 
 
 def expected_value(expansion: Expansion, mlm: Conditionals, sample: Sample, config: SconeConfig) -> Tensor:
-    """φ at each row plus the first-order effect of all the words that could stand there instead: (R,) on the CPU."""
+    """φ at each row plus the first-order effect of all the words that could stand there instead: (R,) on the CPU.
+
+    >>> expected_value(Expansion(torch.tensor([0.0]), "logit"), mlm=None, sample=None, config=SconeConfig())
+    tensor([0.5000])
+    """
     value = expansion.value.cpu()
     if expansion.grad is not None:
         value = value + config.taylor_scale * taylor_term(expansion, mlm, sample.hidden, config).cpu()
@@ -84,7 +110,15 @@ def expected_value(expansion: Expansion, mlm: Conditionals, sample: Sample, conf
 
 
 def taylor_term(expansion: Expansion, mlm: Conditionals, hidden: Tensor, config: SconeConfig) -> Tensor:
-    """Gradient times (expected - present) embedding, summed over each row's pairs: (R,); hidden: (N, H)."""
+    """Gradient times (expected - present) embedding, summed over each row's pairs: (R,); hidden: (N, H).
+
+    >>> from types import SimpleNamespace
+    >>> even = SimpleNamespace(expect=lambda hidden, table, temperature: table.mean(0, keepdim=True))
+    >>> grad, anchor, first = torch.tensor([[4.0, 0.0]]), torch.tensor([[0.0, 1.0]]), torch.tensor([0])
+    >>> one = Expansion(torch.zeros(1), "prob", torch.eye(2), grad, anchor, entry=first, segment=first)
+    >>> taylor_term(one, even, torch.zeros(1, 1), SconeConfig())  # 4 * (0.5 - 0)
+    tensor([2.])
+    """
     table, grad, anchor = expansion.table, expansion.grad, expansion.anchor
     entry, segment, rows = expansion.entry, expansion.segment, len(expansion.value)
     assert table is not None and grad is not None and anchor is not None and entry is not None and segment is not None

@@ -47,9 +47,17 @@ def generate_with(
     """The decoding loop that `generate(custom_generate=...)` runs; returns what `generate` returns.
 
     The prompts are those of `input_ids` (B, T), padded on the left; processors run before the candidates are picked.
+
+    >>> from functools import partial
+    >>> from scone.decode import Scone
+    >>> engine = Scone.from_pretrained()
+    >>> inputs = engine.lm_tokenizer("The movie was", return_tensors="pt")
+    >>> engine.lm.generate(**inputs, custom_generate=partial(generate_with, engine), max_new_tokens=2).shape
+    torch.Size([1, 5])
     """
     check_seed(seed)
-    _check_mode(generation_config, input_ids)
+    _check_prompt(input_ids)
+    _check_mode(generation_config)
     lm = engine.causal_lm if model is engine.lm else CausalLM(model, engine.lm_tokenizer)
     mask = model_kwargs.get("attention_mask")
     mask = torch.ones_like(input_ids) if mask is None else mask
@@ -180,6 +188,7 @@ class SconeLogitsProcessor(LogitsProcessor):
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """New scores (B, V); neither argument is changed."""
+        _check_prompt(input_ids)
         texts = self._texts(input_ids)
         candidates = propose(scores.float(), self.engine.config)
         alive = [b for b, text in enumerate(texts) if text.finish_reason is None]
@@ -274,11 +283,12 @@ def _ids(value: Any) -> list[int]:
     return [int(v) for v in value] if isinstance(value, list | tuple) else [int(value)]
 
 
-def _check_mode(config: Any, input_ids: Tensor) -> None:
+def _check_prompt(input_ids: Tensor) -> None:
     if not input_ids.shape[1]:
-        raise InputError(
-            "input_ids must hold the prompt's tokens with custom_generate, got none (inputs_embeds alone?)"
-        )
+        raise InputError("input_ids must hold the prompt's tokens, got none (inputs_embeds alone?)")
+
+
+def _check_mode(config: Any) -> None:
     if config.num_beams != 1:
         raise InputError(f"num_beams must be 1 with custom_generate, got {config.num_beams}")
     for name in ("output_attentions", "output_hidden_states"):

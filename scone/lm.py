@@ -18,7 +18,14 @@ __all__ = ["CausalLM", "LMState", "check_finite", "truncate"]
 
 @dataclass(frozen=True)
 class LMState:
-    """What the LM knows of B texts: the cache of all tokens, and the logits of the next one."""
+    """What the LM knows of B texts: the cache of all tokens, and the logits of the next one.
+
+    >>> from scone.embedded import load_lm
+    >>> lm = CausalLM(*load_lm())
+    >>> lm.prefill([lm.encode("One"), lm.encode("One two")]).mask
+    tensor([[0, 1],
+            [1, 1]])
+    """
 
     cache: Any
     mask: Tensor  # (B, T) 1 where a token is real: texts are padded on the left

@@ -20,7 +20,12 @@ _ROWS = 256  # rows in one forward where every position is masked by itself
 
 @dataclass(frozen=True)
 class Lookahead:
-    """R rows of masked-LM tokens: special tokens, fixed text, future, special tokens, padding."""
+    """R rows of masked-LM tokens: special tokens, fixed text, future, special tokens, padding.
+
+    >>> row, offset = torch.tensor([[101, 7, 8, 9, 102]]), torch.tensor([[-1, -1, 0, 1, -1]])
+    >>> Lookahead(row, row > 0, offset, torch.tensor([0]), texts=("seven",)).futures()
+    [[8, 9]]
+    """
 
     ids: Tensor  # (R, T) int64
     mask: Tensor  # (R, T) bool, False at padding
@@ -49,7 +54,12 @@ class Lookahead:
 
 @dataclass(frozen=True)
 class Sample:
-    """One state of the chains, and conditionals p(y_i | the rest) at N of its future positions (row, col)."""
+    """One state of the chains, and conditionals p(y_i | the rest) at N of its future positions (row, col).
+
+    >>> first = torch.tensor([0])
+    >>> Sample(torch.tensor([[101, 7, 102]]), row=first, col=first + 1, hidden=torch.zeros(1, 384)).hidden.shape
+    torch.Size([1, 384])
+    """
 
     ids: Tensor  # (R, T)
     row: Tensor  # (N,)
@@ -141,6 +151,13 @@ def gibbs(
 
     A state that is kept holds no [MASK]: those that are left are drawn with the block. The conditionals of a sample are
     those of each position's last draw. `first` numbers the updates, so that no two share their noise.
+
+    >>> from scone.embedded import load_masked_lm
+    >>> mlm, text = Conditionals(*load_masked_lm()), "The weather today is"
+    >>> start = begin(mlm, [text], [mlm.encode(text)], [[mlm.mask_id] * 5], torch.tensor([0]))
+    >>> samples = gibbs(mlm, start, SconeConfig(block=2, iterations=4), step=0, thin=2)
+    >>> [int((sample.ids == mlm.mask_id).sum()) for sample in samples]
+    [0, 0]
     """
     ids, memory, samples = state.ids, _Memory(state), []
     count = config.iterations if iterations is None else iterations
@@ -164,6 +181,13 @@ def hogwild(
     """The same by `config.workers` that share the chains without waiting for each other, or with stale conditionals.
 
     Blocks are no longer than the shortest future; where a row has none, `gibbs` does the work.
+
+    >>> from scone.embedded import load_masked_lm
+    >>> mlm, text = Conditionals(*load_masked_lm()), "The weather today is"
+    >>> start = begin(mlm, [text], [mlm.encode(text)], [[mlm.mask_id] * 5], torch.tensor([0]))
+    >>> (sample,) = hogwild(mlm, start, SconeConfig(block=2, iterations=3, workers=2), step=0)
+    >>> int((sample.ids == mlm.mask_id).sum())
+    0
     """
     from scone.workers import GibbsPool
 
@@ -254,7 +278,14 @@ def block_at(state: Lookahead, config: SconeConfig, i: int, *, step: int, number
 
 
 def marginals(mlm: Conditionals, state: Lookahead, *, masked: bool) -> Sample:
-    """Conditionals at every future position: each masked by itself (N forwards of one row), or none masked (one pass)."""
+    """Conditionals at every future position: each masked by itself (N forwards of one row), or none masked (one pass).
+
+    >>> from scone.embedded import load_masked_lm
+    >>> mlm, text = Conditionals(*load_masked_lm()), "The weather today is"
+    >>> start = begin(mlm, [text], [mlm.encode(text)], [mlm.encode("very nice")], torch.tensor([0]))
+    >>> marginals(mlm, start, masked=True).hidden.shape
+    torch.Size([2, 384])
+    """
     row, col = (state.offset >= 0).nonzero(as_tuple=True)
     if not masked or not len(row):
         return Sample(state.ids, row, col, mlm.hidden(state.ids, state.mask, row, col))

@@ -189,7 +189,15 @@ def roll_out(parts: Parts, prefix: list[int], token: Tensor, chain: Tensor, step
 def gibbs_sampler(
     parts: Parts, state: Sequences, chain: Tensor, *, step: int, iterations: int, thin: int, block: int
 ) -> list[Sequences]:
-    """Algorithm 4 with one worker: mask a random block of each future, draw it again; keep every `thin`-th state."""
+    """Algorithm 4 with one worker: mask a random block of each future, draw it again; keep every `thin`-th state.
+
+    >>> parts = Parts.of(Scone.from_pretrained(target="positive"))
+    >>> ids = parts.tokenizer("The food was cold", return_tensors="pt")["input_ids"]
+    >>> state = Sequences(ids, torch.ones_like(ids), first=[4], length=[1])  # "cold" may change
+    >>> (drawn,) = gibbs_sampler(parts, state, torch.tensor([0]), step=0, iterations=2, thin=2, block=1)
+    >>> torch.equal(drawn.ids[:, :4], ids[:, :4])
+    True
+    """
     keep = drawable(parts.tokenizer, parts.masked_lm.config.vocab_size)
     kept, ids = [], state.ids.clone()
     for i in range(iterations):
@@ -209,14 +217,28 @@ def gibbs_sampler(
 
 
 def cond_marginals(parts: Parts, state: Sequences) -> Tensor:
-    """p(y_i | the rest) at every position, from one pass over the sample: (R, T, V)."""
+    """p(y_i | the rest) at every position, from one pass over the sample: (R, T, V).
+
+    >>> parts = Parts.of(Scone.from_pretrained(target="positive"))
+    >>> ids = parts.tokenizer("The food was cold", return_tensors="pt")["input_ids"]
+    >>> cond_marginals(parts, Sequences(ids, torch.ones_like(ids), first=[4], length=[1])).shape
+    torch.Size([1, 6, 30522])
+    """
     keep = drawable(parts.tokenizer, parts.masked_lm.config.vocab_size)
     logits = parts.masked_lm(input_ids=state.ids, attention_mask=state.mask).logits.float()
     return logits.masked_fill(~keep, -torch.inf).softmax(-1)
 
 
 def linearize_verifier(parts: Parts, state: Sequences) -> tuple[Tensor, Tensor, Tensor]:
-    """Algorithm 2: φ (R,), its gradient in the embeddings (R, T, d), and the embeddings (R, T, d)."""
+    """Algorithm 2: φ (R,), its gradient in the embeddings (R, T, d), and the embeddings (R, T, d).
+
+    >>> engine = Scone.from_pretrained(target="positive")
+    >>> parts, text = Parts.of(engine), "The food was cold"
+    >>> ids = parts.tokenizer(text, return_tensors="pt")["input_ids"]
+    >>> score, gradient, embeddings = linearize_verifier(parts, Sequences(ids, torch.ones_like(ids), [4], [1]))
+    >>> bool(torch.allclose(score, engine.verifier.score(text), atol=1e-4)), gradient.shape == embeddings.shape
+    (True, True)
+    """
     with torch.enable_grad():
         embeddings = parts.verifier.get_input_embeddings()(state.ids).detach().requires_grad_()
         logits = parts.verifier(inputs_embeds=embeddings, attention_mask=state.mask).logits.float()
@@ -231,7 +253,16 @@ def linearize_verifier(parts: Parts, state: Sequences) -> tuple[Tensor, Tensor, 
 def estimate_prob(
     parts: Parts, state: Sequences, score: Tensor, gradient: Tensor, embeddings: Tensor, marginals: Tensor
 ) -> Tensor:
-    """Algorithm 3: φ(s) + (sum of the gradient) · (mean expected embedding - mean embedding), over the future: (R,)."""
+    """Algorithm 3: φ(s) + (sum of the gradient) · (mean expected embedding - mean embedding), over the future: (R,).
+
+    >>> parts = Parts.of(Scone.from_pretrained(target="positive"))
+    >>> ids = parts.tokenizer("The food was cold", return_tensors="pt")["input_ids"]
+    >>> state = Sequences(ids, torch.ones_like(ids), first=[4], length=[1])
+    >>> certain = torch.nn.functional.one_hot(ids, 30522).float()  # marginals that leave no choice
+    >>> score, gradient, embeddings = linearize_verifier(parts, state)
+    >>> bool(torch.allclose(estimate_prob(parts, state, score, gradient, embeddings, certain), score, atol=1e-4))
+    True
+    """
     table = parts.verifier.get_input_embeddings().weight.detach()
     estimates = score.clone()
     for r, (first, length) in enumerate(zip(state.first, state.length)):

@@ -18,6 +18,11 @@ class Update(NamedTuple):
 
     `read` (n, T) are the versions that it read. `starts` (n, k) are the blocks' first positions, of `block` tokens each.
     `staleness` (n, k, T) says how far each position had moved on when each block was written.
+
+    >>> none = torch.zeros(1, 1, 2, dtype=torch.int64)
+    >>> update = Update(0, 0, rows=(0, 1), starts=torch.tensor([[1]]), block=1, read=none[0], staleness=none)
+    >>> update.positions.tolist(), update.wrote.tolist()  # version 1 of position 1
+    ([[[1]]], [[[1]]])
     """
 
     worker: int
@@ -46,7 +51,15 @@ class Update(NamedTuple):
 
 
 class History:
-    """A value for each version of each position, (V, R, T). Version 0 is the beginning; -1 marks what is not known."""
+    """A value for each version of each position, (V, R, T). Version 0 is the beginning; -1 marks what is not known.
+
+    >>> none = torch.zeros(1, 1, 2, dtype=torch.int64)
+    >>> update = Update(0, 0, rows=(0, 1), starts=torch.tensor([[1]]), block=1, read=none[0], staleness=none)
+    >>> history = History(torch.tensor([[5, 6]]), [update])
+    >>> history.add(update, torch.tensor([[[9]]]))
+    >>> history.seen_by(update), history.last()
+    (tensor([[5, 6]]), tensor([[5, 9]]))
+    """
 
     def __init__(self, beginning: Tensor, schedule: Sequence[Update]) -> None:
         latest = max((int(update.wrote.max()) for update in schedule if update.wrote.numel()), default=0)
@@ -83,6 +96,12 @@ def in_order(shape: tuple[int, int], updates: Sequence[Update]) -> tuple[Update,
 
     It also comes after those whose tokens it replaced, except where two workers raced and each replaced some of the
     other's.
+
+    >>> none = torch.zeros(1, 1, 2, dtype=torch.int64)
+    >>> update = Update(0, 0, rows=(0, 1), starts=torch.tensor([[1]]), block=1, read=none[0], staleness=none)
+    >>> after = update._replace(number=1, read=torch.tensor([[0, 1]]))  # it read what the first wrote
+    >>> [one.number for one in in_order((1, 2), [after, update])]
+    [0, 1]
     """
     device = updates[0].read.device if updates else torch.device("cpu")
     writers = History(torch.full(shape, -1, device=device), updates)

@@ -45,27 +45,48 @@ def text_seed(seed: int, copy: int, prompt_ids: Sequence[int]) -> int:
 
 
 def token_seed(text: int) -> int:
-    """Seed by which a text's own tokens are drawn; the counter is the step."""
+    """Seed by which a text's own tokens are drawn; the counter is the step.
+
+    >>> token_seed(7) != chain_seed(7, 0)
+    True
+    """
     return derive(text, "token")
 
 
 def chain_seed(text: int, chain: int) -> int:
-    """Seed of one chain of a text's lookaheads."""
+    """Seed of one chain of a text's lookaheads.
+
+    >>> chain_seed(7, 0) != chain_seed(7, 1)
+    True
+    """
     return derive(text, "chain", chain)
 
 
 def rollout_seed(chain: Tensor, step: int) -> Tensor:
-    """Seeds of the tokens that the LM draws for a chain's first guess; the counter is the place in the lookahead."""
+    """Seeds of the tokens that the LM draws for a chain's first guess; the counter is the place in the lookahead.
+
+    >>> chains = torch.tensor([5, 6])
+    >>> rollout_seed(chains, step=0).equal(rollout_seed(chains, step=1))
+    False
+    """
     return mix(chain, derive("rollout", step))
 
 
 def update_counter(step: int, update: int, offset: Tensor) -> Tensor:
-    """Counter of the draw at a place of the lookahead in a Gibbs update (at most 4096 updates a step)."""
+    """Counter of the draw at a place of the lookahead in a Gibbs update (at most 4096 updates a step).
+
+    >>> update_counter(step=0, update=1, offset=torch.tensor([0, 1])) - (1 << 16)
+    tensor([0, 1])
+    """
     return ((step * 4096 + update) << 16) + offset
 
 
 def block_start(chain: Tensor, step: int, update: int, places: Tensor) -> Tensor:
-    """Where a random block begins: one of `places` starts, by the chain's seed."""
+    """Where a random block begins: one of `places` starts, by the chain's seed.
+
+    >>> bool(block_start(torch.arange(100), step=0, update=0, places=torch.tensor(3)).unique().equal(torch.arange(3)))
+    True
+    """
     return mix(chain, (step << 12) + update) % places
 
 

@@ -15,7 +15,11 @@ _OVERLAP = 8  # prompt tokens decoded with the continuation, so that spaces come
 
 @dataclass
 class Text:
-    """The state of one text between steps; everything that depends on the random seed hangs on `seed`."""
+    """The state of one text between steps; everything that depends on the random seed hangs on `seed`.
+
+    >>> Text("One two", prompt_ids=[3, 4], seed=0, continuation=" three").text
+    'One two three'
+    """
 
     context: str  # text before the continuation, as the verifier sees it
     prompt_ids: list[int]

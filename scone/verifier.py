@@ -28,7 +28,13 @@ _BATCH = 64  # texts in one forward of `score`
 
 @dataclass(frozen=True)
 class Linearised:
-    """φ (or its log-odds) at R texts and its gradient there: value + grad · (embedding - embeds) to first order."""
+    """φ (or its log-odds) at R texts and its gradient there: value + grad · (embedding - embeds) to first order.
+
+    >>> positive = Verifier.from_pretrained("embedded:sentiment", target="positive")
+    >>> ids, mask = positive.frame([positive.tokenizer("so good", add_special_tokens=False)["input_ids"]])
+    >>> positive.linearise(ids, mask).grad.shape  # [CLS] so good [SEP]
+    torch.Size([1, 4, 384])
+    """
 
     value: Tensor  # (R,)
     grad: Tensor  # (R, T, D)
@@ -124,7 +130,15 @@ class _And(Expression):
 
 
 class Leaf(Expression):
-    """A verifier that is evaluated rather than computed from others."""
+    """A verifier that is evaluated rather than computed from others.
+
+    >>> class Loud(Leaf):
+    ...     name = "Loud"
+    ...     def evaluate(self, texts):
+    ...         return torch.tensor([float(text.isupper()) for text in texts])
+    >>> (~Loud()).score(["HEY", "hey"])
+    tensor([0., 1.])
+    """
 
     name: str
     first_order = False  # whether `linearise` can be called

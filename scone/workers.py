@@ -29,7 +29,14 @@ Conditionals = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Draw(Protocol):
-    """Tokens (N,) from head inputs (N, H), as a pure function of them and of each row's seed (N,) and counter (N,)."""
+    """Tokens (N,) from head inputs (N, H), as a pure function of them and of each row's seed (N,) and counter (N,).
+
+    >>> def most_probable(hidden, *, seed, counter):
+    ...     return hidden.argmax(-1)
+    >>> pool = GibbsPool(lambda tokens, rows, positions: torch.eye(4)[tokens.gather(1, positions).flatten()], most_probable)
+    >>> pool.run(torch.tensor([[3, 1]]), seed=0).tokens  # nothing changes
+    tensor([[3, 1]])
+    """
 
     def __call__(self, hidden: Tensor, *, seed: Tensor, counter: Tensor) -> Tensor: ...
 
@@ -42,7 +49,12 @@ def draw_from_head(
     temperature: float = 1.0,
     backend: str | None = None,
 ) -> Draw:
-    """Draw with `gibbs_sample` from the head `softmax((hidden @ weight.T + bias) / temperature)`, tokens of `keep` only."""
+    """Draw with `gibbs_sample` from the head `softmax((hidden @ weight.T + bias) / temperature)`, tokens of `keep` only.
+
+    >>> draw = draw_from_head(torch.zeros(3, 1), keep=torch.tensor([False, True, False]))
+    >>> draw(torch.ones(2, 1), seed=torch.tensor([4, 5]), counter=torch.tensor([0, 0]))
+    tensor([1, 1])
+    """
 
     def draw(hidden: Tensor, *, seed: Tensor, counter: Tensor) -> Tensor:
         return gibbs_sample(
@@ -61,7 +73,11 @@ def draw_from_head(
 
 @dataclass(frozen=True)
 class GibbsStats:
-    """What a run did, counted from the versions in the shared state."""
+    """What a run did, counted from the versions in the shared state.
+
+    >>> GibbsStats(updates=2, never_reached=0, staleness=torch.tensor([1, 1]), overwritten=0).mean_staleness
+    0.5
+    """
 
     updates: int  # blocks written
     never_reached: int  # positions that no block covered
@@ -77,7 +93,15 @@ class GibbsStats:
 
 @dataclass(frozen=True)
 class GibbsRun:
-    """The chains' last state (R, T), what happened, and the recorded schedule (None unless asked for)."""
+    """The chains' last state (R, T), what happened, and the recorded schedule (None unless asked for).
+
+    >>> uniform = draw_from_head(torch.zeros(5, 1))
+    >>> pool = GibbsPool(lambda tokens, rows, positions: torch.zeros(positions.numel(), 1), uniform, workers=2, iterations=6)
+    >>> start = torch.zeros(2, 3, dtype=torch.int64)
+    >>> run = pool.run(start, seed=0, record=True)
+    >>> torch.equal(pool.replay(start, run.schedule, seed=0).tokens, run.tokens)
+    True
+    """
 
     tokens: Tensor
     stats: GibbsStats

@@ -22,7 +22,11 @@ _CACHE_LINE = 8  # words: rows that start on their own line do not slow each oth
 
 
 class Snapshot(NamedTuple):
-    """What a worker saw: both (rows, positions) int64."""
+    """What a worker saw: both (rows, positions) int64.
+
+    >>> HogwildState(torch.tensor([[7, 8]])).read()
+    Snapshot(tokens=tensor([[7, 8]]), versions=tensor([[0, 0]]))
+    """
 
     tokens: Tensor
     versions: Tensor

@@ -172,8 +172,9 @@ def test_what_a_custom_loop_cannot_do_is_refused(engine: Scone, batch: dict) -> 
     with pytest.raises(InputError, match="seed must be an integer, got 'x'"):
         engine.lm.generate(**batch, **options, seed="x")
     embeds = engine.lm.get_input_embeddings()(batch["input_ids"])
-    with pytest.raises(InputError, match="input_ids must hold the prompt's tokens"):
-        engine.lm.generate(inputs_embeds=embeds, **options)
+    for how in (options, {"logits_processor": [engine.logits_processor()], "max_new_tokens": 2}):
+        with pytest.raises(InputError, match="input_ids must hold the prompt's tokens"):
+            engine.lm.generate(inputs_embeds=embeds, **how)
 
 
 def test_logits_processor_checks_its_arguments(engine: Scone) -> None:

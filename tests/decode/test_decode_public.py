@@ -17,7 +17,7 @@ import scone
 
 MODULES = [
     "bridge", "conditionals", "config", "control", "decode", "errors", "estimate", "hf", "lm", "loading", "lookahead",
-    "output", "prompts", "reference", "sampling", "seeds", "text", "verifier",
+    "output", "prompts", "reference", "replay", "sampling", "seeds", "text", "verifier", "workers",
 ]  # fmt: skip
 
 
@@ -48,21 +48,21 @@ def test_public_names_exist_and_are_documented(name: str) -> None:
     for public in module.__all__:
         thing = getattr(module, public)
         if inspect.isclass(thing) or inspect.isfunction(thing):
-            assert inspect.getdoc(thing), f"{name}.{public} has no docstring"
+            assert ">>>" in (inspect.getdoc(thing) or ""), f"{name}.{public} has no docstring with an example"
         if inspect.isclass(thing) and thing.__module__ == module.__name__:
             for attribute, member in vars(thing).items():
                 if not attribute.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
                     assert inspect.getdoc(member), f"{name}.{public}.{attribute} has no docstring"
 
 
-def test_every_name_of_the_decoder_has_an_example() -> None:
+def test_every_method_of_the_decoder_has_an_example() -> None:
     from scone import decode
 
     methods = [decode.Scone.generate, decode.Scone.stream, decode.Scone.next_token, decode.Scone.from_pretrained]
     methods += [decode.Scone.custom_generate, decode.Scone.logits_processor, decode.Scone.with_config]
     methods += [decode.Verifier.from_pretrained, decode.Verifier.from_module, decode.Verifier.from_callable]
     methods += [decode.SconeConfig.replace, decode.SconeConfig.paper, decode.SconeConfig.fast]
-    for thing in [getattr(decode, name) for name in decode.__all__] + methods:
+    for thing in methods:
         assert ">>>" in inspect.getdoc(thing), f"{thing.__qualname__} has no example"
 
 
@@ -74,6 +74,17 @@ def test_names_of_the_decoder() -> None:
     assert set(scone.__all__) == {"Scone", "SconeConfig", "SconeError", "Verifier", "__version__"}
     with pytest.raises(AttributeError, match="no attribute 'Engine'"):
         scone.Engine  # noqa: B018
+
+
+@pytest.mark.parametrize("page", ["options.md", "transformers.md"])
+def test_pages_run(page: str) -> None:
+    """The Python blocks of a page about the decoder, in order, as one session."""
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, flags=re.S | re.M)
+    assert blocks
+    session: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, page, "exec"), session)
 
 
 def test_the_table_of_options_is_complete_and_true() -> None:
