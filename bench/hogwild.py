@@ -12,6 +12,7 @@ is taken turn by turn before its median and quartiles.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
 import subprocess
@@ -33,7 +34,6 @@ from scone.workers import GibbsPool, GibbsStats
 from scone_kernels import HogwildState
 
 ROWS, POSITIONS, BLOCK = 8, 64, 4
-THREADS = (1, 2, 4, 8)
 BATCHED = "1 worker, all chains in a pass"
 NATIVE = Path(__file__).parents[1] / "csrc" / "tests" / "hogwild_bench.cpp"
 
@@ -49,21 +49,39 @@ def main(argv: list[str]) -> int:
         "--repeats",
         type=int,
         default=5,
-        help="turns of each way of sampling, and a fifth of those of the state (default 5)",
+        help="turns of each way of sampling, and a third of those of the state (default 5)",
+    )
+    parser.add_argument(
+        "--threads", type=int, nargs="+", default=[1, 2, 4, 8], help="of the state's tables (default 1 2 4 8)"
     )
     parser.add_argument("--iterations", type=int, default=12, help="blocks drawn in each chain (default 12)")
     parser.add_argument("--quick", action="store_true", help="a twentieth of the work")
     options = parser.parse_args(argv)
     print(f"# Hogwild\n\n`python -m bench hogwild {' '.join(argv)}`\n\n{describe()}\n")
     repeats, share = (1, 0.05) if options.quick else (options.repeats, 1.0)
+    began, before = time.perf_counter(), cpu_seconds_of_others()
     if options.only != "chains":
-        print(state_table(5 * repeats, updates=int(1600 * share)))
-        print(native_table(5 * repeats, seconds=0.05 * share))
+        print(state_table(options.threads, 3 * repeats, seconds=0.05 * share), flush=True)
+        print(native_table(options.threads, 3 * repeats, seconds=0.05 * share), flush=True)
     if options.only != "state":
         mlm = Conditionals(*load_masked_lm())
         for chains in (1, 4, 16):
             print(chains_table(mlm, chains, repeats, iterations=4 if options.quick else options.iterations), flush=True)
+    if before is not None and (after := cpu_seconds_of_others()) is not None:
+        share = (after - before) / (time.perf_counter() - began) / (os.cpu_count() or 1)
+        print(f"Meanwhile other processes took {share:.0%} of the cores: the less, the better the figures.")
     return 0
+
+
+def cpu_seconds_of_others() -> float | None:
+    """Processor time since the machine started, without that of this process and of those it has waited for."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return None
+    user, nice, system, _idle, _wait, irq, softirq = map(int, stat.read_text().split()[1:8])
+    own = os.times()
+    ours = own.user + own.system + own.children_user + own.children_system
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK") - ours
 
 
 def lock_free(state: HogwildState) -> Update:
@@ -87,7 +105,11 @@ def indexing(plain: Tensor) -> Update:
 
 
 def mutex(plain: Tensor, lock: threading.Lock) -> Update:
-    """The same, made safe by a mutex that is held for the read and for the write, not in between."""
+    """The same, made safe by a mutex that is held for the read and for the write, not in between.
+
+    Computing the places before the lock is taken, or writing them with `put_`, is slower from several threads: they
+    then queue for the GIL instead, which each operation of torch lets go.
+    """
     offsets = torch.arange(BLOCK)
 
     def update(rows: Tensor, starts: Tensor, tokens: Tensor) -> None:
@@ -99,6 +121,23 @@ def mutex(plain: Tensor, lock: threading.Lock) -> Update:
     return update
 
 
+def mutex_on_windows(plain: Tensor, lock: threading.Lock) -> Update:
+    """The same through a view of all possible blocks, so that no index is computed.
+
+    torch advises against writing through a view that overlaps itself; it is right here as long as the blocks of one call
+    do not overlap.
+    """
+    windows = plain.unfold(1, BLOCK, 1)  # (rows, starts, block)
+
+    def update(rows: Tensor, starts: Tensor, tokens: Tensor) -> None:
+        with lock:
+            plain.clone()
+        with lock:
+            windows[rows, starts] = tokens
+
+    return update
+
+
 def workers_of(method: str, threads: int, contended: bool) -> list[Update]:
     """One update function for each thread: all on the same rows, or each on its own part of one state."""
     parts = [slice(0, ROWS) if contended else slice(ROWS * i, ROWS * (i + 1)) for i in range(threads)]
@@ -106,66 +145,63 @@ def workers_of(method: str, threads: int, contended: bool) -> list[Update]:
     if method in ("cpu", "reference"):
         state = HogwildState(tokens, backend=method)
         return [lock_free(state[part]) for part in parts]
+    if method == "indexing":
+        return [indexing(tokens[part]) for part in parts]
     lock = threading.Lock()
-    return [indexing(tokens[part]) if method == "indexing" else mutex(tokens[part], lock) for part in parts]
+    return [{"mutex": mutex, "windows": mutex_on_windows}[method](tokens[part], lock) for part in parts]
 
 
-def updates_per_second(workers: list[Update], updates: int) -> float:
-    """Block updates of all workers together, each in its own thread."""
+def updates_per_second(workers: list[Update], seconds: float) -> float:
+    """Block updates of all workers together, each in its own thread, from the first one's start to the last one's end."""
     rows, tokens = torch.arange(ROWS), torch.arange(ROWS * BLOCK).view(ROWS, BLOCK)
     starts = [torch.randint(0, POSITIONS - BLOCK + 1, (ROWS,)) for _ in range(16)]
-    each = max(1, updates // len(workers))
-    ready = threading.Barrier(len(workers) + 1)
+    ready = threading.Barrier(len(workers))
+    done: list[tuple[float, int, float]] = []  # began, updates, ended
+    running = True
 
     def work(update: Update) -> None:
         ready.wait()
-        for i in range(each):
-            update(rows, starts[i % 16], tokens)
+        began, count = time.perf_counter(), 0
+        while running:
+            update(rows, starts[count % 16], tokens)
+            count += 1
+        done.append((began, count, time.perf_counter()))
 
     threads = [threading.Thread(target=work, args=(worker,)) for worker in workers]
     for thread in threads:
         thread.start()
-    ready.wait()
-    began = time.perf_counter()
+    time.sleep(seconds)
+    running = False
     for thread in threads:
         thread.join()
-    return each * len(workers) / (time.perf_counter() - began)
+    began, counts, ended = zip(*done)
+    return sum(counts) / (max(ended) - min(began))
 
 
-def state_table(repeats: int, updates: int) -> str:
-    """Python threads: updates per second, and how many times the mutex and torch indexing that is."""
+def state_table(thread_counts: list[int], repeats: int, seconds: float) -> str:
+    """Python threads: updates per second, and how many times the others that is."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors of this size are never shared out
-    methods = ("cpu", "mutex", "indexing", "reference")
+    methods = ("cpu", "mutex", "windows", "indexing", "reference")
     rows = []
     for contended in (True, False):
-        for threads in THREADS:
+        for threads in thread_counts:
             speeds: dict[str, list[float]] = {method: [] for method in methods}
             for _ in range(repeats):
                 for method in methods:
-                    count = updates // 20 if method == "reference" else updates
-                    speeds[method].append(updates_per_second(workers_of(method, threads, contended), count))
+                    speeds[method].append(updates_per_second(workers_of(method, threads, contended), seconds))
             middle = {method: statistics.median(values) for method, values in speeds.items()}
             against = [ratio(speeds["cpu"], speeds[method]) for method in methods[1:]]
             place = "contended" if contended else "apart"
             rows.append([place, str(threads), *(f"{middle[m] / 1000:.1f}" for m in methods), *against])
     torch.set_num_threads(before)
-    header = [
-        "rows",
-        "threads",
-        "HogwildState",
-        "mutex",
-        "indexing",
-        "same service, mutex",
-        "÷ mutex",
-        "÷ indexing",
-        "÷ same service",
-    ]
+    others = ["mutex", "mutex, windows", "indexing", "same service"]
+    header = ["rows", "threads", "HogwildState", *others, *(f"÷ {other}" for other in others)]
     note = (
         f"Thousand updates per second from Python threads; one update reads {ROWS} rows of {POSITIONS} positions and "
-        f"writes a block of {BLOCK} tokens in each. *mutex*: `threading.Lock` around a plain int64 tensor. *indexing*: the "
-        'same without the lock. *same service, mutex*: `HogwildState(backend="reference")`, which also keeps versions and '
-        "measures staleness.\n"
+        f"writes a block of {BLOCK} tokens in each. *mutex*: `threading.Lock` around a plain int64 tensor; *windows*: the "
+        "same through an overlapping view. *indexing*: torch indexing without a lock. *same service*: "
+        '`HogwildState(backend="reference")`, a mutex that also keeps versions and measures staleness.\n'
     )
     return f"## The state\n\n{note}\n{markdown(header, rows)}\n"
 
@@ -177,7 +213,7 @@ def ratio(ours: list[float], theirs: list[float]) -> str:
     return f"{statistics.median(ratios):.1f} ({low:.1f}–{high:.1f})"
 
 
-def native_table(repeats: int, seconds: float) -> str:
+def native_table(thread_counts: list[int], repeats: int, seconds: float) -> str:
     """The same without Python, where a critical section is a few nanoseconds long."""
     title = "## The state without Python\n\n"
     if shutil.which("g++") is None:
@@ -188,7 +224,7 @@ def native_table(repeats: int, seconds: float) -> str:
         include = NATIVE.parents[1] / "include"
         subprocess.run(["g++", "-std=c++20", "-O2", "-pthread", f"-I{include}", NATIVE, "-o", program], check=True)
         for place in ("contended", "apart"):
-            for threads in THREADS:
+            for threads in thread_counts:
                 speeds: dict[str, list[float]] = {}
                 for _ in range(repeats):
                     arguments = [threads, seconds, POSITIONS, BLOCK, place]
@@ -225,6 +261,7 @@ def chains_table(mlm: Conditionals, chains: int, repeats: int, iterations: int) 
         ways["1 worker, a chain a pass"] = {"batch": 1}
         ways["2 workers, a chain a pass"] = {"workers": 2, "batch": 1}
         ways["2 workers, half the chains a pass"] = {"workers": 2, "batch": chains // 2}
+        ways["2 workers, half the chains a pass, 2 threads each"] = {"workers": 2, "batch": chains // 2, "threads": 2}
     ways["2 workers, all chains in a pass"] = {"workers": 2}
     ways["2 workers, all chains in a pass, 2 threads each"] = {"workers": 2, "threads": 2}
     ways["8 workers, a chain a pass"] = {"workers": 8, "batch": 1}

@@ -189,18 +189,21 @@ def test_no_write_of_any_thread_is_lost(backend):
         assert last in versions[int(final.tokens[0, position]) - 1]  # the token is that of the version's writer
 
 
-def test_the_gil_is_released_while_it_works(backend):
-    """With a thread switch only every 1000 s, this thread gets a turn within a read only if the read gives it up."""
+@pytest.mark.parametrize("call", ["read", "write"])
+@pytest.mark.parametrize(("rows", "positions", "released"), [(1024, 4096, True), (8, 64, False)])
+def test_the_gil_is_released_for_large_states_only(backend, call, rows, positions, released):
+    """With a thread switch only every 1000 s, the watcher gets a turn within a call only if the call gives it up."""
     if backend == "reference":
         pytest.skip("needs the cpu backend: the reference leaves the GIL to torch's own operations")
-    state = HogwildState(torch.zeros(1024, 4096, dtype=torch.int64), backend=backend)
+    state = HogwildState(torch.zeros(rows, positions, dtype=torch.int64), backend=backend)
+    seen, blocks = state.read(), (torch.arange(rows), torch.zeros(rows).long(), torch.ones(rows, 2).long())
     began, noticed, interval = threading.Event(), [], sys.getswitchinterval()
-    reading = False
+    working = done = False
 
     def watch():
         began.set()
-        while not noticed:
-            if reading:
+        while not (noticed or done):
+            if working:
                 noticed.append(True)
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -209,11 +212,13 @@ def test_the_gil_is_released_while_it_works(backend):
     try:
         sys.setswitchinterval(1000)
         for _ in range(50):
-            reading = True
-            state.read()
-            reading = False
+            working = True
+            state.read() if call == "read" else state.write(*blocks, seen)
+            working = False
             if noticed:
                 break
     finally:
+        done = True
         sys.setswitchinterval(interval)
-    assert noticed
+    watcher.join()
+    assert bool(noticed) == released
