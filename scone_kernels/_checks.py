@@ -69,10 +69,13 @@ def _tensor(name: str, tensor: Tensor, shape: tuple[int | None, ...], device: to
         raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
     if tensor.device != device:
         raise ValueError(f"{name} must be on {device}, got {tensor.device}")
-    given = tuple(tensor.shape)
-    if len(given) != len(shape) or any(want is not None and have != want for have, want in zip(given, shape)):
+    given = tensor.shape
+    good = len(given) == len(shape)
+    for have, want in zip(given, shape):
+        good = good and want in (None, have)
+    if not good:
         wanted = ", ".join("any" if size is None else str(size) for size in shape) + ("," if len(shape) == 1 else "")
-        raise ValueError(f"{name} must have shape ({wanted}), got {given}")
+        raise ValueError(f"{name} must have shape ({wanted}), got {tuple(given)}")
 
 
 def raise_bad_row(bad: Tensor, logits_of_row, others: dict[str, Tensor]) -> None:

@@ -48,7 +48,8 @@ class Op:
         """Run on `backend`. The ops are not differentiable: results never require grad."""
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         _backend.require(backend, tensors[0].device)
-        args = tuple(arg.detach() if isinstance(arg, torch.Tensor) else arg for arg in args)
+        if any(tensor.requires_grad for tensor in tensors):
+            args = tuple(arg.detach() if isinstance(arg, torch.Tensor) else arg for arg in args)
         if backend == "reference":
             return self._reference(*args)
         if backend == "triton" and tensors[0].device.type == "cpu":

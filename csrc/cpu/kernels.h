@@ -19,7 +19,9 @@ struct Matrix {
   const float* data;
   int64_t quad, row, step;
 
+  Matrix from(int64_t k) const { return {data + k * step, quad, row, step}; }
   static Matrix row_major(const float* data, int64_t stride) { return {data, 4 * stride, stride, 1}; }
+  static Matrix transposed(const float* data, int64_t stride) { return {data, 4, 1, stride}; }
   // Four rows interleaved, [rows / 4][depth][4].
   static Matrix interleaved(const float* data, int64_t depth) { return {data, 4 * depth, 1, 4}; }
 };
@@ -28,7 +30,7 @@ struct Kernels {
   const char* name;
 
   // c[i][lane] = sum_k a(i, k) * b[k][lane], i < rows, lane < 8 * vecs; c[i][lane] * older[lane] is added unless older is
-  // null. An interleaved matrix has a multiple of 8 rows.
+  // null. Only a row-major matrix may have rows that are no multiple of 8.
   void (*matmul)(int vecs, int64_t rows, int64_t depth, Matrix a, const float* b, float* c, const float* older);
 
   // out[column][8 * vecs] = the transpose of `rows` rows of `columns` floats; lanes without a row are zero.

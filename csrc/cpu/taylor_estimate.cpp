@@ -6,6 +6,8 @@
 namespace scone {
 namespace {
 
+constexpr int64_t kGrain = 1 << 16;  // elements of grad below which a second thread costs more than it gives
+
 const float* row_of(const at::Tensor& tensor, int64_t row) { return tensor.data_ptr<float>() + row * tensor.stride(0); }
 
 at::Tensor taylor_estimate(const at::Tensor& score, const at::Tensor& grad, const at::Tensor& expected,
@@ -17,27 +19,34 @@ at::Tensor taylor_estimate(const at::Tensor& score, const at::Tensor& grad, cons
   const at::Tensor ids = segment.contiguous();
   at::Tensor out = score.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).contiguous();
 
-  std::vector<std::vector<int64_t>> members(sequences);
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t id = ids.data_ptr<int64_t>()[row];
-    if (id >= 0 && id < sequences) members[id].push_back(row);
-  }
-  at::parallel_for(0, sequences, 1, [&](int64_t begin, int64_t end) {
+  // Rows order[start[s]] .. order[start[s + 1] - 1] belong to sequence s, as they come.
+  std::vector<int64_t> start(sequences + 2), order(rows);
+  const int64_t* id = ids.data_ptr<int64_t>();
+  const auto inside = [&](int64_t row) { return id[row] >= 0 && id[row] < sequences; };
+  for (int64_t row = 0; row < rows; ++row)
+    if (inside(row)) ++start[id[row] + 2];
+  for (int64_t s = 2; s <= sequences; ++s) start[s] += start[s - 1];
+  for (int64_t row = 0; row < rows; ++row)
+    if (inside(row)) order[start[id[row] + 1]++] = row;
+
+  const int64_t grain = sequences * kGrain / std::max<int64_t>(1, rows * width);
+  at::parallel_for(0, sequences, std::max<int64_t>(1, grain), [&](int64_t begin, int64_t end) {
     std::vector<float> grad_sum, step_sum;
     for (int64_t s = begin; s < end; ++s) {
       float change = 0.0f;
+      const int64_t *first = order.data() + start[s], *last = order.data() + start[s + 1];
       if (mean) {
         grad_sum.assign(width, 0.0f), step_sum.assign(width, 0.0f);
-        for (const int64_t row : members[s])
+        for (const int64_t* row = first; row < last; ++row)
           for (int64_t d = 0; d < width; ++d) {
-            grad_sum[d] += row_of(g, row)[d];
-            step_sum[d] += row_of(e, row)[d] - row_of(a, row)[d];
+            grad_sum[d] += row_of(g, *row)[d];
+            step_sum[d] += row_of(e, *row)[d] - row_of(a, *row)[d];
           }
-        const float count = std::max<size_t>(1, members[s].size());
+        const float count = std::max<int64_t>(1, last - first);
         change = kernels().dot_difference(width, grad_sum.data(), step_sum.data(), nullptr) / count;
       } else {
-        for (const int64_t row : members[s])
-          change += kernels().dot_difference(width, row_of(g, row), row_of(e, row), row_of(a, row));
+        for (const int64_t* row = first; row < last; ++row)
+          change += kernels().dot_difference(width, row_of(g, *row), row_of(e, *row), row_of(a, *row));
       }
       out.data_ptr<float>()[s] += change;
     }

@@ -1,4 +1,4 @@
-"""What the Triton kernels share: a tile of the head's logits, the sampler's noise, and how a kernel is launched.
+"""What the Triton kernels share: a program's rows, a tile of logits, the softmax, the noise, and how a kernel is launched.
 
 Importing this module imports triton; `scone_kernels` does so only when a kernel is launched.
 """
@@ -44,21 +44,20 @@ def dot(x, y, acc, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def start_rows(N, BLOCK_N: tl.constexpr):
+    """This program's rows and its range of the vocabulary, with an empty softmax: offs_n, mask_n, split, top, total."""
+    pid_n = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(1).to(tl.int64)
+    offs_n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    top = tl.full((BLOCK_N,), float("-inf"), dtype=tl.float32)
+    return offs_n, offs_n < N, split, top, tl.zeros((BLOCK_N,), dtype=tl.float32)
+
+
+@triton.jit
 def matmul_tile(
-    x_ptr,
-    x_rows,
-    x_stride_k,
-    y_ptr,
-    y_rows,
-    y_stride_k,
-    mask_x,
-    mask_y,
-    K,
-    BLOCK_X: tl.constexpr,
-    BLOCK_Y: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    x_ptr, x_rows, x_stride_k, y_ptr, y_rows, y_stride_k, mask_x, mask_y, K,
+    BLOCK_X: tl.constexpr, BLOCK_Y: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """x @ y.T for a tile, (BLOCK_X, BLOCK_Y) float32; `x_rows` and `y_rows` are the offsets of the rows."""
     acc = tl.zeros((BLOCK_X, BLOCK_Y), dtype=tl.float32)
     for k in range(0, K, BLOCK_K):
@@ -76,57 +75,36 @@ def matmul_tile(
 
 @triton.jit
 def logits_tile(
-    x_ptr,
-    x_stride_n,
-    x_stride_k,
-    weight_ptr,
-    weight_stride_v,
-    weight_stride_h,
-    bias_ptr,
-    keep_ptr,
-    offs_n,
-    mask_n,
-    offs_v,
-    mask_v,
-    H,
-    scale,
-    BLOCK_N: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    HAS_KEEP: tl.constexpr,
-    FUSED: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Masked, tempered logits (BLOCK_N, BLOCK_V) float32: from a head if FUSED, else read from x (N, V)."""
+    x_ptr, x_stride_n, x_stride_k, weight_ptr, weight_stride_v, weight_stride_h, bias_ptr, keep_ptr,
+    offs_n, mask_n, first, V, H, scale,
+    BLOCK_N: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_H: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_KEEP: tl.constexpr, FUSED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Masked, tempered logits (BLOCK_N, BLOCK_V) float32 of the tokens from `first` on, with offs_v and mask_v.
+
+    From a head if FUSED, else read from x (N, V).
+    """
+    offs_v = first + tl.arange(0, BLOCK_V).to(tl.int64)
+    mask_v = offs_v < V
     if FUSED:
         logits = matmul_tile(
-            x_ptr,
-            offs_n * x_stride_n,
-            x_stride_k,
-            weight_ptr,
-            offs_v * weight_stride_v,
-            weight_stride_h,
-            mask_n,
-            mask_v,
-            H,
-            BLOCK_N,
-            BLOCK_V,
-            BLOCK_H,
-            PRECISION,
-        )
+            x_ptr, offs_n * x_stride_n, x_stride_k, weight_ptr, offs_v * weight_stride_v, weight_stride_h,
+            mask_n, mask_v, H, BLOCK_N, BLOCK_V, BLOCK_H, PRECISION,
+        )  # fmt: skip
     else:
-        logits = tl.load(
-            x_ptr + (offs_n * x_stride_n)[:, None] + (offs_v * x_stride_k)[None, :],
-            mask=mask_n[:, None] & mask_v[None, :],
-            other=0.0,
-        ).to(tl.float32)
+        logits = load_rows(x_ptr, offs_n * x_stride_n, mask_n, offs_v * x_stride_k, mask_v).to(tl.float32)
     if HAS_BIAS:
         logits += tl.load(bias_ptr + offs_v, mask=mask_v, other=0.0).to(tl.float32)[None, :]
     counted = mask_v
     if HAS_KEEP:
         counted = counted & (tl.load(keep_ptr + offs_v, mask=mask_v, other=0) != 0)
-    return tl.where(counted[None, :], logits * scale, float("-inf"))
+    return tl.where(counted[None, :], logits * scale, float("-inf")), offs_v, mask_v
+
+
+@triton.jit
+def load_rows(ptr, rows, mask_rows, columns, mask_columns):
+    """A tile whose element (i, j) lies at `rows[i] + columns[j]`; zero outside the masks."""
+    return tl.load(ptr + rows[:, None] + columns[None, :], mask=mask_rows[:, None] & mask_columns[None, :], other=0.0)
 
 
 @triton.jit
@@ -214,6 +192,69 @@ class Config:
 
 
 @dataclass(frozen=True)
+class Head:
+    """Where logits come from, as the kernels' first arguments have it: a weight, or ready logits `x` if there is none."""
+
+    x: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+    keep: Tensor | None
+
+    @property
+    def rows(self) -> int:
+        """N."""
+        return self.x.shape[0]
+
+    @property
+    def vocabulary(self) -> int:
+        """V."""
+        return self.x.shape[1] if self.weight is None else self.weight.shape[0]
+
+    @property
+    def depth(self) -> int:
+        """H; a kernel that reads ready logits does not look at it."""
+        return 0 if self.weight is None else self.x.shape[1]
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """x_ptr to keep_ptr."""
+        weight = self.x if self.weight is None else self.weight
+        bias = None if self.bias is None else self.bias.contiguous()
+        # Bytes are loaded alike by every version of Triton, bools are not.
+        keep = None if self.keep is None else self.keep.contiguous().view(torch.uint8)
+        return self.x, *self.x.stride(), weight, *weight.stride(), bias, keep
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """HAS_BIAS to PRECISION."""
+        return head_constants(self.weight is not None, self.bias is not None, self.keep is not None, precision())
+
+    def splits(self, blocks: Mapping[str, int]) -> tuple[int, int]:
+        """Into how many ranges the vocabulary is cut, and how long each is: enough programs for a large GPU."""
+        tiles = triton.cdiv(self.vocabulary, blocks["BLOCK_V"])
+        wanted = min(tiles, 64, max(1, 512 // triton.cdiv(self.rows, blocks["BLOCK_N"])))
+        length = triton.cdiv(tiles, wanted) * blocks["BLOCK_V"]
+        return triton.cdiv(self.vocabulary, length), length
+
+
+def head_constants(fused: bool, bias: bool, keep: bool, precision: str) -> dict[str, Any]:
+    """The compile-time arguments that every kernel with a head has."""
+    return {"HAS_BIAS": bias, "HAS_KEEP": keep, "FUSED": fused, "PRECISION": precision}
+
+
+def precision() -> str:
+    """How float32 is multiplied: TF32 where the user allows it for torch's own matmuls, else exactly."""
+    if _backend.interpreted():
+        return "interpreted"
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+
+
+def on_device(tensor: Tensor):
+    """The device guard for a launch; nothing for interpreted kernels."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
+
+
+@dataclass(frozen=True)
 class Variant:
     """A kernel as it is launched for one dtype: what ahead-of-time compilation compiles."""
 
@@ -225,41 +266,21 @@ class Variant:
 
 
 POINTER = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
+# Of the arguments that every kernel has; inputs have the pointer of their dtype.
+TYPES = {"keep_ptr": "*u8", "scale": "fp32"} | dict.fromkeys(("sums_ptr", "top_ptr", "total_ptr"), "*fp32")
 
 
-def variant(name: str, kernel: Any, types: Mapping[str, str], constants: Mapping[str, Any], config: Config):
+def variant(
+    name: str, kernel: Any, inputs: str, types: Mapping[str, str], constants: Mapping[str, Any], config: Config
+) -> Variant:
     """Describe `kernel` as a launch with row-major tensors specialises it: inner strides are the constant 1.
 
-    Arguments without a type in `types` and `constants` are sizes and strides.
+    Pointers that neither `TYPES` nor `types` name are `inputs`; what is no pointer either is a size or a stride.
     """
     inner = [argument for argument in kernel.arg_names if argument.endswith(("_stride_k", "_stride_h", "_stride_d"))]
     constants = {**constants, **config.blocks, **dict.fromkeys(inner, 1)}
+    types = {argument: inputs for argument in kernel.arg_names if argument.endswith("_ptr")} | TYPES | {**types}
     signature = {
         argument: "constexpr" if argument in constants else types.get(argument, "i32") for argument in kernel.arg_names
     }
     return Variant(name, kernel, signature, constants, config.options)
-
-
-def precision() -> str:
-    """How float32 is multiplied: TF32 where the user allows it for torch's own matmuls, else exactly."""
-    if _backend.interpreted():
-        return "interpreted"
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
-
-
-def splits_of(rows: int, block_n: int, vocabulary: int, block_v: int) -> tuple[int, int]:
-    """Into how many ranges the vocabulary is cut, and how long each is: enough programs for a large GPU."""
-    tiles = triton.cdiv(vocabulary, block_v)
-    wanted = min(tiles, 64, max(1, 512 // triton.cdiv(rows, block_n)))
-    length = triton.cdiv(tiles, wanted) * block_v
-    return triton.cdiv(vocabulary, length), length
-
-
-def on_device(tensor: Tensor):
-    """The device guard for a launch; nothing for interpreted kernels."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
-
-
-def as_bytes(keep: Tensor | None) -> Tensor | None:
-    """A bool mask as contiguous bytes, which every Triton version loads alike."""
-    return None if keep is None else keep.contiguous().view(torch.uint8)

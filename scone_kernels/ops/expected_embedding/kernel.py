@@ -20,78 +20,25 @@ CONFIGS = {
 
 @triton.jit
 def expected_embedding_kernel(
-    x_ptr,
-    x_stride_n,
-    x_stride_k,
-    weight_ptr,
-    weight_stride_v,
-    weight_stride_h,
-    bias_ptr,
-    keep_ptr,
-    table_ptr,
-    table_stride_v,
-    table_stride_d,
-    sums_ptr,
-    top_ptr,
-    total_ptr,
-    N,
-    V,
-    H,
-    D,
-    split_length,
-    scale,
-    BLOCK_N: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    HAS_KEEP: tl.constexpr,
-    FUSED: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    x_ptr, x_stride_n, x_stride_k, weight_ptr, weight_stride_v, weight_stride_h, bias_ptr, keep_ptr,
+    table_ptr, table_stride_v, table_stride_d, sums_ptr, top_ptr, total_ptr,
+    N, V, H, D, split_length, scale,
+    BLOCK_N: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_KEEP: tl.constexpr, FUSED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """sums (splits, N, D), top and total (splits, N) of the tokens [split * split_length, ...)."""
-    pid_n = tl.program_id(0).to(tl.int64)
-    split = tl.program_id(1).to(tl.int64)
+    offs_n, mask_n, split, top, total = common.start_rows(N, BLOCK_N)
     pid_d = tl.program_id(2).to(tl.int64)
-    offs_n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_d = pid_d * BLOCK_D + tl.arange(0, BLOCK_D)
-    mask_n = offs_n < N
     mask_d = offs_d < D
-    top = tl.full((BLOCK_N,), float("-inf"), dtype=tl.float32)
-    total = tl.zeros((BLOCK_N,), dtype=tl.float32)
     sums = tl.zeros((BLOCK_N, BLOCK_D), dtype=tl.float32)
     for first in range(split * split_length, tl.minimum((split + 1) * split_length, V), BLOCK_V):
-        offs_v = first + tl.arange(0, BLOCK_V).to(tl.int64)
-        mask_v = offs_v < V
-        logits = common.logits_tile(
-            x_ptr,
-            x_stride_n,
-            x_stride_k,
-            weight_ptr,
-            weight_stride_v,
-            weight_stride_h,
-            bias_ptr,
-            keep_ptr,
-            offs_n,
-            mask_n,
-            offs_v,
-            mask_v,
-            H,
-            scale,
-            BLOCK_N,
-            BLOCK_V,
-            BLOCK_H,
-            HAS_BIAS,
-            HAS_KEEP,
-            FUSED,
-            PRECISION,
-        )
+        logits, offs_v, mask_v = common.logits_tile(
+            x_ptr, x_stride_n, x_stride_k, weight_ptr, weight_stride_v, weight_stride_h, bias_ptr, keep_ptr,
+            offs_n, mask_n, first, V, H, scale, BLOCK_N, BLOCK_V, BLOCK_H, HAS_BIAS, HAS_KEEP, FUSED, PRECISION,
+        )  # fmt: skip
         top, total, weights, rescale = common.softmax_step(logits, top, total)
-        table = tl.load(
-            table_ptr + (offs_v * table_stride_v)[:, None] + (offs_d * table_stride_d)[None, :],
-            mask=mask_v[:, None] & mask_d[None, :],
-            other=0.0,
-        )
+        table = common.load_rows(table_ptr, offs_v * table_stride_v, mask_v, offs_d * table_stride_d, mask_d)
         sums = common.dot(weights.to(table.dtype), table, sums * rescale[:, None], PRECISION)
     row = split * N + offs_n
     tl.store(sums_ptr + (row * D)[:, None] + offs_d[None, :], sums, mask=mask_n[:, None] & mask_d[None, :])
@@ -102,52 +49,30 @@ def expected_embedding_kernel(
 
 def launch_fused(hidden, weight, table, bias, keep, temperature) -> Tensor:
     """`expected_embedding` on Triton; arguments in the order of the op's schema."""
-    return _launch(hidden, weight, table, bias, keep, temperature)
+    return _launch(common.Head(hidden, weight, bias, keep), table, temperature)
 
 
 def launch_from_logits(logits, table, keep, temperature) -> Tensor:
     """`expected_embedding_from_logits` on Triton; arguments in the order of the op's schema."""
-    return _launch(logits, None, table, None, keep, temperature)
+    return _launch(common.Head(logits, None, None, keep), table, temperature)
 
 
-def _launch(x: Tensor, weight: Tensor | None, table: Tensor, bias, keep, temperature: float) -> Tensor:
-    rows, (vocabulary, width) = x.shape[0], table.shape
+def _launch(head: common.Head, table: Tensor, temperature: float) -> Tensor:
+    rows, (vocabulary, width) = head.rows, table.shape
     if rows == 0 or width == 0:
-        return x.new_empty((rows, width), dtype=torch.float32)
-    config = CONFIGS[torch.float32 if torch.float32 in (x.dtype, table.dtype) else x.dtype]
-    blocks = config.blocks
-    splits, length = common.splits_of(rows, blocks["BLOCK_N"], vocabulary, blocks["BLOCK_V"])
-    sums = x.new_empty((splits, rows, width), dtype=torch.float32)
-    top = x.new_empty((splits, rows), dtype=torch.float32)
+        return table.new_empty((rows, width), dtype=torch.float32)
+    config = CONFIGS[torch.float32 if torch.float32 in (head.x.dtype, table.dtype) else head.x.dtype]
+    splits, length = head.splits(config.blocks)
+    sums = table.new_empty((splits, rows, width), dtype=torch.float32)
+    top = table.new_empty((splits, rows), dtype=torch.float32)
     total = torch.empty_like(top)
-    head = weight if weight is not None else x
-    grid = (triton.cdiv(rows, blocks["BLOCK_N"]), splits, triton.cdiv(width, blocks["BLOCK_D"]))
-    with common.on_device(x):
+    grid = (triton.cdiv(rows, config.blocks["BLOCK_N"]), splits, triton.cdiv(width, config.blocks["BLOCK_D"]))
+    with common.on_device(table):
         expected_embedding_kernel[grid](
-            x,
-            *x.stride(),
-            head,
-            *head.stride(),
-            bias.contiguous() if bias is not None else None,
-            common.as_bytes(keep),
-            table,
-            *table.stride(),
-            sums,
-            top,
-            total,
-            rows,
-            vocabulary,
-            x.shape[1] if weight is not None else 0,
-            width,
-            length,
-            1.0 / temperature,
-            HAS_BIAS=bias is not None,
-            HAS_KEEP=keep is not None,
-            FUSED=weight is not None,
-            PRECISION=common.precision(),
-            **config.options,
-            **blocks,
-        )
+            *head.arguments, table, *table.stride(), sums, top, total,
+            rows, vocabulary, head.depth, width, length, 1.0 / temperature,
+            **head.constants, **config.options, **config.blocks,
+        )  # fmt: skip
     factor = torch.exp(top - top.amax(0))  # (splits, N); NaN where a row has no token
     return torch.einsum("sn,snd->nd", factor, sums) / (factor * total).sum(0)[:, None]
 
@@ -157,10 +82,8 @@ def variants() -> list[common.Variant]:
     found = []
     for dtype, config in CONFIGS.items():
         pointer = common.POINTER[dtype]
-        types = {name: pointer for name in ("x_ptr", "weight_ptr", "bias_ptr", "table_ptr")}
-        types |= {name: "*fp32" for name in ("sums_ptr", "top_ptr", "total_ptr")} | {"keep_ptr": "*u8", "scale": "fp32"}
         for fused in (True, False):
-            constants = {"HAS_BIAS": fused, "HAS_KEEP": True, "FUSED": fused, "PRECISION": "ieee"}
+            constants = common.head_constants(fused, bias=fused, keep=True, precision="ieee")
             name = f"expected_embedding{'' if fused else '_from_logits'} {pointer[1:]}"
-            found.append(common.variant(name, expected_embedding_kernel, types, constants, config))
+            found.append(common.variant(name, expected_embedding_kernel, pointer, {}, constants, config))
     return found

@@ -22,72 +22,24 @@ FROM_LOGITS = dict.fromkeys(FUSED, common.Config({"BLOCK_N": 16, "BLOCK_V": 32, 
 
 @triton.jit
 def gibbs_sample_kernel(
-    x_ptr,
-    x_stride_n,
-    x_stride_k,
-    weight_ptr,
-    weight_stride_v,
-    weight_stride_h,
-    bias_ptr,
-    keep_ptr,
-    seed_ptr,
-    counter_ptr,
-    best_ptr,
-    token_ptr,
-    score_ptr,
-    top_ptr,
-    total_ptr,
-    N,
-    V,
-    H,
-    split_length,
-    scale,
-    BLOCK_N: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    HAS_KEEP: tl.constexpr,
-    FUSED: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    x_ptr, x_stride_n, x_stride_k, weight_ptr, weight_stride_v, weight_stride_h, bias_ptr, keep_ptr,
+    seed_ptr, counter_ptr, best_ptr, token_ptr, score_ptr, top_ptr, total_ptr,
+    N, V, H, split_length, scale,
+    BLOCK_N: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_H: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_KEEP: tl.constexpr, FUSED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Per split and row, (splits, N): the best perturbed score, its token and plain score, and the softmax's state."""
-    pid_n = tl.program_id(0).to(tl.int64)
-    split = tl.program_id(1).to(tl.int64)
-    offs_n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    mask_n = offs_n < N
+    offs_n, mask_n, split, top, total = common.start_rows(N, BLOCK_N)
     seed = tl.load(seed_ptr + offs_n, mask=mask_n, other=0)[:, None]
     counter = tl.load(counter_ptr + offs_n, mask=mask_n, other=0)[:, None]
-    top = tl.full((BLOCK_N,), float("-inf"), dtype=tl.float32)
-    total = tl.zeros((BLOCK_N,), dtype=tl.float32)
     best = tl.full((BLOCK_N,), float("-inf"), dtype=tl.float32)
     best_score = tl.zeros((BLOCK_N,), dtype=tl.float32)
     best_token = tl.zeros((BLOCK_N,), dtype=tl.int64)
     for first in range(split * split_length, tl.minimum((split + 1) * split_length, V), BLOCK_V):
-        offs_v = first + tl.arange(0, BLOCK_V).to(tl.int64)
-        mask_v = offs_v < V
-        logits = common.logits_tile(
-            x_ptr,
-            x_stride_n,
-            x_stride_k,
-            weight_ptr,
-            weight_stride_v,
-            weight_stride_h,
-            bias_ptr,
-            keep_ptr,
-            offs_n,
-            mask_n,
-            offs_v,
-            mask_v,
-            H,
-            scale,
-            BLOCK_N,
-            BLOCK_V,
-            BLOCK_H,
-            HAS_BIAS,
-            HAS_KEEP,
-            FUSED,
-            PRECISION,
-        )
+        logits, offs_v, _ = common.logits_tile(
+            x_ptr, x_stride_n, x_stride_k, weight_ptr, weight_stride_v, weight_stride_h, bias_ptr, keep_ptr,
+            offs_n, mask_n, first, V, H, scale, BLOCK_N, BLOCK_V, BLOCK_H, HAS_BIAS, HAS_KEEP, FUSED, PRECISION,
+        )  # fmt: skip
         block = ((first // 4) + tl.arange(0, BLOCK_V // 4)).to(tl.uint32)[None, :]
         word_0, word_1, word_2, word_3 = common.philox(seed, counter, block)
         # (N, V / 4) four times -> (N, V): token i takes word i % 4 of block i // 4
@@ -111,52 +63,29 @@ def gibbs_sample_kernel(
 
 def launch_fused(hidden, weight, bias, keep, temperature, seed, counter) -> tuple[Tensor, Tensor]:
     """`gibbs_sample` on Triton; arguments in the order of the op's schema."""
-    return _launch(hidden, weight, bias, keep, temperature, seed, counter)
+    return _launch(common.Head(hidden, weight, bias, keep), temperature, seed, counter)
 
 
 def launch_from_logits(logits, keep, temperature, seed, counter) -> tuple[Tensor, Tensor]:
     """`gibbs_sample_from_logits` on Triton; arguments in the order of the op's schema."""
-    return _launch(logits, None, None, keep, temperature, seed, counter)
+    return _launch(common.Head(logits, None, None, keep), temperature, seed, counter)
 
 
-def _launch(x: Tensor, weight: Tensor | None, bias, keep, temperature, seed, counter) -> tuple[Tensor, Tensor]:
-    rows, vocabulary = x.shape[0], (x.shape[1] if weight is None else weight.shape[0])
+def _launch(head: common.Head, temperature: float, seed: Tensor, counter: Tensor) -> tuple[Tensor, Tensor]:
+    x, rows = head.x, head.rows
     if rows == 0:
         return x.new_empty((0,), dtype=torch.int64), x.new_empty((0,), dtype=torch.float32)
-    config = (FROM_LOGITS if weight is None else FUSED)[x.dtype]
-    blocks = config.blocks
-    splits, length = common.splits_of(rows, blocks["BLOCK_N"], vocabulary, blocks["BLOCK_V"])
+    config = (FROM_LOGITS if head.weight is None else FUSED)[x.dtype]
+    splits, length = head.splits(config.blocks)
     best = x.new_empty((splits, rows), dtype=torch.float32)
     score, top, total = torch.empty_like(best), torch.empty_like(best), torch.empty_like(best)
     token = torch.empty_like(best, dtype=torch.int64)
-    head = weight if weight is not None else x
     with common.on_device(x):
-        gibbs_sample_kernel[(triton.cdiv(rows, blocks["BLOCK_N"]), splits)](
-            x,
-            *x.stride(),
-            head,
-            *head.stride(),
-            bias.contiguous() if bias is not None else None,
-            common.as_bytes(keep),
-            seed.contiguous(),
-            counter.contiguous(),
-            best,
-            token,
-            score,
-            top,
-            total,
-            rows,
-            vocabulary,
-            x.shape[1] if weight is not None else 0,
-            length,
-            1.0 / temperature,
-            HAS_BIAS=bias is not None,
-            HAS_KEEP=keep is not None,
-            FUSED=weight is not None,
-            PRECISION=common.precision(),
-            **config.options,
-            **blocks,
-        )
+        gibbs_sample_kernel[triton.cdiv(rows, config.blocks["BLOCK_N"]), splits](
+            *head.arguments, seed.contiguous(), counter.contiguous(), best, token, score, top, total,
+            rows, head.vocabulary, head.depth, length, 1.0 / temperature,
+            **head.constants, **config.options, **config.blocks,
+        )  # fmt: skip
     # On a tie the earlier split, and so the lower token, wins.
     order = torch.arange(splits, device=x.device)[:, None]
     winner = torch.where(best == best.amax(0), order, splits).amin(0, keepdim=True).clamp(max=splits - 1)
@@ -169,15 +98,13 @@ def _launch(x: Tensor, weight: Tensor | None, bias, keep, temperature, seed, cou
 
 def variants() -> list[common.Variant]:
     """Everything that is shipped, for ahead-of-time compilation."""
+    types = dict.fromkeys(("seed_ptr", "counter_ptr", "token_ptr"), "*i64")
+    types |= dict.fromkeys(("best_ptr", "score_ptr"), "*fp32")
     found = []
     for dtype, pointer in common.POINTER.items():
-        types = {name: pointer for name in ("x_ptr", "weight_ptr", "bias_ptr")}
-        types |= {name: "*i64" for name in ("seed_ptr", "counter_ptr", "token_ptr")}
-        types |= {name: "*fp32" for name in ("best_ptr", "score_ptr", "top_ptr", "total_ptr")}
-        types |= {"keep_ptr": "*u8", "scale": "fp32"}
         for fused in (True, False):
             config = (FUSED if fused else FROM_LOGITS)[dtype]
-            constants = {"HAS_BIAS": fused, "HAS_KEEP": True, "FUSED": fused, "PRECISION": "ieee"}
+            constants = common.head_constants(fused, bias=fused, keep=True, precision="ieee")
             name = f"gibbs_sample{'' if fused else '_from_logits'} {pointer[1:]}"
-            found.append(common.variant(name, gibbs_sample_kernel, types, constants, config))
+            found.append(common.variant(name, gibbs_sample_kernel, pointer, types, constants, config))
     return found

@@ -14,23 +14,11 @@ CONFIG = common.Config({"BLOCK_D": 256}, 4, 1)
 
 @triton.jit
 def taylor_estimate_kernel(
-    score_ptr,
-    grad_ptr,
-    grad_stride_n,
-    grad_stride_d,
-    expected_ptr,
-    expected_stride_n,
-    expected_stride_d,
-    anchor_ptr,
-    anchor_stride_n,
-    anchor_stride_d,
-    order_ptr,
-    start_ptr,
-    out_ptr,
+    score_ptr, grad_ptr, grad_stride_n, grad_stride_d, expected_ptr, expected_stride_n, expected_stride_d,
+    anchor_ptr, anchor_stride_n, anchor_stride_d, order_ptr, start_ptr, out_ptr,
     D,
-    BLOCK_D: tl.constexpr,
-    MEAN: tl.constexpr,
-):
+    BLOCK_D: tl.constexpr, MEAN: tl.constexpr,
+):  # fmt: skip
     """Rows order[start[s]:start[s + 1]] belong to sequence s."""
     s = tl.program_id(0).to(tl.int64)
     begin = tl.load(start_ptr + s)
@@ -70,31 +58,18 @@ def launch(score: Tensor, grad: Tensor, expected: Tensor, anchor: Tensor, segmen
     start = torch.searchsorted(ordered, torch.arange(sequences + 1, device=segment.device))
     with common.on_device(score):
         taylor_estimate_kernel[(sequences,)](
-            score.contiguous(),
-            grad,
-            *grad.stride(),
-            expected,
-            *expected.stride(),
-            anchor,
-            *anchor.stride(),
-            order,
-            start,
-            out,
-            grad.shape[1],
-            MEAN=form == "mean",
-            **CONFIG.options,
-            **CONFIG.blocks,
-        )
+            score.contiguous(), grad, *grad.stride(), expected, *expected.stride(), anchor, *anchor.stride(),
+            order, start, out, grad.shape[1], MEAN=form == "mean", **CONFIG.options, **CONFIG.blocks,
+        )  # fmt: skip
     return out
 
 
 def variants() -> list[common.Variant]:
     """Everything that is shipped, for ahead-of-time compilation."""
+    types = {"order_ptr": "*i64", "start_ptr": "*i64", "out_ptr": "*fp32"}
     found = []
     for pointer in common.POINTER.values():
-        types = {name: pointer for name in ("score_ptr", "grad_ptr", "expected_ptr", "anchor_ptr")}
-        types |= {"order_ptr": "*i64", "start_ptr": "*i64", "out_ptr": "*fp32"}
         for mean in (False, True):
             name = f"taylor_estimate {'mean' if mean else 'position'} {pointer[1:]}"
-            found.append(common.variant(name, taylor_estimate_kernel, types, {"MEAN": mean}, CONFIG))
+            found.append(common.variant(name, taylor_estimate_kernel, pointer, types, {"MEAN": mean}, CONFIG))
     return found
