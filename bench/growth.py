@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from bench.tables import markdown
 from scone.decode import Scone
@@ -48,6 +51,12 @@ def sweeps(engine: Scone) -> list[Sweep]:
         ids = engine.causal_lm.encode(_FILLER * (1 + length // 20))[:length]
         return [engine.causal_lm.decode(ids)]
 
+    size = engine.masked_lm.get_output_embeddings().weight.shape[0]
+    wide = {rows: with_vocabulary(engine, rows) for rows in (size, 2 * size, 4 * size)}
+
+    def tokens_of(rows: int) -> int:
+        return len(wide[rows].generate(one, max_new_tokens=NEW_TOKENS, seed=0).token_ids[0])
+
     one = ["The movie was"]
     batch = [f"The {noun} was" for noun in _NOUNS]
     return [
@@ -57,7 +66,22 @@ def sweeps(engine: Scone) -> list[Sweep]:
         Sweep("prompt tokens", (16, 64, 256, 512), lambda n: tokens({}, prompt_of(n))),
         Sweep("batch", (1, 2, 4, 8, 16), lambda n: tokens({}, batch[:n])),
         Sweep("new tokens", (4, 8, 16, 32), lambda n: tokens({}, one, n)),
+        Sweep("vocabulary", tuple(wide), tokens_of),
     ]
+
+
+def with_vocabulary(engine: Scone, rows: int) -> Scone:
+    """The same engine with more rows in the masked LM's head, which no token uses but the head computes all the same."""
+    model = copy.deepcopy(engine.masked_lm)
+    head = model.get_output_embeddings()
+    grown = torch.nn.Linear(head.in_features, rows)
+    with torch.no_grad():
+        grown.weight.copy_(head.weight.repeat(-(-rows // head.out_features), 1)[:rows])
+        grown.bias.copy_(head.bias.repeat(-(-rows // head.out_features))[:rows])
+    model.set_output_embeddings(grown)
+    masked_lm = model.eval(), engine.masked_lm_tokenizer
+    # the candidates with an own lookahead must be the same for every size
+    return Scone((engine.lm, engine.lm_tokenizer), masked_lm, engine.verifier, engine.config.replace(min_mass=0.0))
 
 
 def _measure(sweep: Sweep) -> dict[int, list[float]]:

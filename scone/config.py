@@ -21,6 +21,7 @@ Linearise = Literal["prob", "logit"]
 Init = Literal["warm", "lm", "mask"]
 Marginals = Literal["sweep", "masked", "unmasked"]
 Schedule = Literal["systematic", "uniform"]
+Expand = Literal["sample", "mean"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,7 @@ class SconeConfig:
     coupled: bool = True
 
     # estimate
+    expand: Expand = "sample"
     marginals: Marginals = "sweep"
     taylor: Taylor = "position"
     linearise: Linearise = "logit"
@@ -200,6 +202,7 @@ _EXPECT: dict[str, _Rule] = {
     "workers": _integer(1),
     "sync_every": _integer(1),
     "coupled": (lambda v: isinstance(v, bool), "True or False"),
+    "expand": _choice(Expand),
     "marginals": _choice(Marginals),
     "taylor": _choice(Taylor),
     "linearise": _choice(Linearise),

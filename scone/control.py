@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -51,7 +51,8 @@ class Judged:
 
     q: Tensor  # (terms, B, K)
     futures: dict[tuple[int, int], list[list[int]]]
-    read: LMState | None = None  # a row for each of `futures`, in their order
+    read: LMState | None = None
+    rows: dict[tuple[int, int], int] = field(default_factory=dict)  # of `read`
 
 
 class Controller:
@@ -76,6 +77,8 @@ class Controller:
                         f"verifier {leaf.name} must be on the masked LM's device {mlm.device}, got {leaf.device}"
                     )
                 self.bridges[leaf.key] = Bridge(mlm.tokenizer, mlm.keep.shape[0], self.surfaces, leaf)
+        self.differentiable = all(isinstance(leaf, EmbeddingVerifier) for leaf in verifier.leaves)
+        self.lm_tables: dict[object, Tensor] = {}  # (V of the LM, D), made when first used
         self.density = len(mlm.encode(_SENTENCE)) / max(1, len(lm.tokenizer(_SENTENCE)["input_ids"]))
 
     def horizon(self, remaining: int, config: SconeConfig) -> int:
@@ -104,7 +107,19 @@ class Controller:
             with timer("verify"):
                 rows, columns = map(list, zip(*todo.exact))
                 q[:, rows, columns] = self._score_terms(todo.exact_texts)
-        if todo.ahead:
+        if todo.ahead and config.init == "lm" and config.expand == "mean" and self.differentiable:
+            with timer("look ahead"):
+                read = self._read(todo, texts, candidates, state)
+                means = self._anticipate(read, config, length)
+            with timer("estimate"):
+                values = {
+                    leaf.key: leaf.value_of_expected(todo.ahead_texts, means[leaf.key]).cpu()
+                    for leaf in self.verifier.leaves
+                    if isinstance(leaf, EmbeddingVerifier)
+                }
+                rows, columns = map(list, zip(*todo.ahead))
+                q[:, rows, columns] = torch.stack([term.combine(values) for term in self.verifier.terms])
+        elif todo.ahead:
             with timer("begin"):
                 start, read = self._begin(todo, texts, candidates, config, length, state)
             with timer("look ahead"):
@@ -120,7 +135,7 @@ class Controller:
             last = start.with_ids(kept[-1].ids).futures()
             for i, pair in enumerate(todo.ahead):
                 futures[pair] = last[i * config.chains : (i + 1) * config.chains]
-        return Judged(fill(q, candidates), futures, read)
+        return Judged(fill(q, candidates), futures, read, {pair: row for row, pair in enumerate(todo.ahead)})
 
     def carry(self, text: Text, judged: Judged, b: int, k: int, config: SconeConfig, *, remaining: int) -> None:
         """Keep the lookahead of the candidate that was taken, or the old one shifted where it had none."""
@@ -132,7 +147,9 @@ class Controller:
 
     def _linearise(self, start: Lookahead, sample: Sample, config: SconeConfig) -> dict[object, Expansion]:
         return {
-            leaf.key: linearise(leaf, self.bridges.get(leaf.key), start, sample, config, surfaces=self.surfaces)
+            leaf.key: linearise(
+                leaf, self.bridges.get(leaf.key), start, sample, config, surfaces=self.surfaces, mlm=self.mlm
+            )
             for leaf in self.verifier.leaves
         }
 
@@ -158,10 +175,7 @@ class Controller:
         fixed_texts = [text for text in todo.ahead_texts for _ in range(config.chains)]
         read = None
         if config.init == "lm":
-            if state is None:
-                state = self.lm.prefill([[*t.prompt_ids, *t.new_ids] for t in texts])
-            forked = self.lm.select(state, torch.tensor([b for b, _ in todo.ahead]))
-            read = self.lm.step(forked, token[:: config.chains])
+            read = self._read(todo, texts, candidates, state)
             fixed_texts, fixed, futures = self._roll_out(rows, fixed_texts, texts, token, seed, config, length, read)
         else:
             fixed = [ids for ids in self.mlm.encode_batch(todo.ahead_texts) for _ in range(config.chains)]
@@ -170,6 +184,30 @@ class Controller:
             futures = [shift(future, length, self.mlm.mask_id) for future in known]
         start = begin(self.mlm, fixed_texts, fixed, futures, seed, context_window=config.context_window)
         return start, read
+
+    def _read(self, todo: Plan, texts: Sequence[Text], candidates: Candidates, state: LMState | None) -> LMState:
+        """The LM after each candidate that is looked ahead for."""
+        if state is None:
+            state = self.lm.prefill([[*t.prompt_ids, *t.new_ids] for t in texts])
+        forked = self.lm.select(state, torch.tensor([b for b, _ in todo.ahead]))
+        return self.lm.step(forked, torch.tensor([int(candidates.tokens[b, k]) for b, k in todo.ahead]))
+
+    def _anticipate(self, read: LMState, config: SconeConfig, length: int) -> dict[object, Tensor]:
+        """The next tokens in expectation, as embeddings of each verifier: (rows, tokens, D)."""
+        for leaf in self.verifier.leaves:
+            if leaf.key not in self.lm_tables and isinstance(leaf, EmbeddingVerifier):
+                bridge = Bridge(self.lm.tokenizer, self.lm.vocabulary, Surfaces(self.lm.tokenizer), leaf)
+                self.lm_tables[leaf.key] = bridge.table
+        keys = [leaf.key for leaf in self.verifier.leaves]
+        count = self._lm_tokens(length, config.lm_lookahead)
+        forked = self.lm.select(read, torch.arange(len(read.logits)))
+        means = self.lm.anticipate(forked, count, [self.lm_tables[key] for key in keys], top_k=config.top_k)
+        return dict(zip(keys, means))
+
+    def _lm_tokens(self, length: int, limit: int | None) -> int:
+        """How many tokens the LM writes, at most `limit`, of a lookahead of `length` tokens of the masked LM."""
+        whole = max(1, round(length / self.density))
+        return whole if limit is None else min(whole, limit)
 
     def _roll_out(
         self,
@@ -184,8 +222,7 @@ class Controller:
     ) -> tuple[list[str], list[list[int]], list[list[int]]]:
         """Futures whose beginning the LM writes, as the masked LM's tokens; [MASK] for the rest."""
         forked = self.lm.select(read, torch.arange(len(rows)) // config.chains)
-        whole_length = max(1, round(length / self.density))
-        count = whole_length if config.lm_lookahead is None else min(whole_length, config.lm_lookahead)
+        count = self._lm_tokens(length, config.lm_lookahead)
         noise = rollout_seed(seed, len(texts[0].new_ids))
 
         def draw(logits: Tensor, i: int) -> Tensor:
@@ -193,7 +230,7 @@ class Controller:
             return kernels.gibbs_sample_from_logits(logits, seed=noise.to(logits.device), counter=i).tokens
 
         written = self.lm.rollout(forked, count, draw)
-        goes_on = [count < whole_length and len(more) == count for more in written]
+        goes_on = [count < self._lm_tokens(length, None) and len(more) == count for more in written]
         whole = []
         for (b, _, _), first, more, fixed in zip(rows, token.tolist(), written, fixed_texts):
             lead = [*texts[b].prompt_ids[-8:], *texts[b].new_ids, first]

@@ -388,7 +388,7 @@ class Scone:
     ) -> LMState:
         """One more token of each living text goes through the LM, unless a lookahead has taken it through already."""
         lm = self.causal_lm
-        place = {pair: row for row, pair in enumerate(judged.futures)} if judged.read is not None else {}
+        place = judged.rows if judged.read is not None else {}
         read = [b for b in alive if (b, chosen[b]) in place]
         unread = [b for b in alive if (b, chosen[b]) not in place]
         if unread:

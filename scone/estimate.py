@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import scone_kernels as kernels
-from scone.bridge import Bridge, Surfaces
+from scone.bridge import Bridge, Surfaces, View
 from scone.conditionals import Conditionals
 from scone.config import SconeConfig
 from scone.lookahead import Lookahead, Sample
@@ -46,8 +46,11 @@ def linearise(
     config: SconeConfig,
     *,
     surfaces: Surfaces,
+    mlm: Conditionals,
 ) -> Expansion:
-    """Expand one verifier about a sample; to order zero without a gradient or where `taylor_scale` is 0.
+    """Expand one verifier about a sample, or about the mean over its conditionals, where the linear term is zero.
+
+    To order zero without a gradient or where `taylor_scale` is 0.
 
     >>> from scone.embedded import load_classifier, load_masked_lm
     >>> from scone.lookahead import begin, look_ahead
@@ -58,13 +61,15 @@ def linearise(
     >>> bridge = Bridge(mlm.tokenizer, len(mlm.keep), surfaces, positive)
     >>> start = begin(mlm, [text], [mlm.encode(text)], [[mlm.mask_id] * 3], torch.tensor([0]))
     >>> (sample,) = look_ahead(mlm, start, config, step=0)
-    >>> linearise(positive, bridge, start, sample, config, surfaces=surfaces).grad.shape
+    >>> linearise(positive, bridge, start, sample, config, surfaces=surfaces, mlm=mlm).grad.shape
     torch.Size([3, 384])
     """
     if bridge is None or not isinstance(leaf, EmbeddingVerifier):
         futures = [surfaces.write(future)[0] for future in lookahead.with_ids(sample.ids).futures()]
         return Expansion(leaf.evaluate([text + future for text, future in zip(lookahead.texts, futures)]), "prob")
     view = bridge.view(sample.ids, lookahead.mask, lookahead.offset, sample.row, sample.col, lookahead.texts)
+    if config.expand == "mean" and len(view.entry):
+        return Expansion(_value_at_mean(leaf, bridge, mlm, view, sample, config), "prob")
     if config.taylor_scale == 0 or not len(view.entry):
         return Expansion(leaf.value_of_ids(view.ids, view.mask), "prob")
     at = leaf.linearise(view.ids, view.mask, kind=config.linearise)
@@ -72,6 +77,19 @@ def linearise(
     grad = at.grad[segment, view.position] * view.share[:, None]
     anchor = at.embeds[segment, view.position]
     return Expansion(at.value, config.linearise, bridge.table, grad, anchor, view.entry, segment)
+
+
+@torch.no_grad()
+def _value_at_mean(
+    leaf: EmbeddingVerifier, bridge: Bridge, mlm: Conditionals, view: View, sample: Sample, config: SconeConfig
+) -> Tensor:
+    """φ (R,) where every token that may vary is replaced by its expected embedding, as far as the entry covers it."""
+    expected = mlm.expect(sample.hidden, bridge.table, temperature=config.mlm_temperature)[view.entry]  # (P, D)
+    embeds = leaf.table[view.ids].float()  # (R, T, D)
+    row = sample.row[view.entry]
+    change = view.share[:, None] * (expected - embeds[row, view.position])
+    embeds = embeds.index_put((row, view.position), change, accumulate=True)
+    return leaf.value(embeds.to(leaf.table), view.mask, "prob")
 
 
 def estimate(

@@ -131,16 +131,40 @@ class CausalLM:
         return [[t for t in row if t >= 0] for row in torch.stack(drawn, 1).tolist()] if drawn else [[] for _ in alive]
 
     @torch.no_grad()
+    def anticipate(self, state: LMState, length: int, tables: Sequence[Tensor], *, top_k: int) -> list[Tensor]:
+        """The next `length` tokens of each text in expectation: for each table (V, D) the mean rows (B, length, D).
+
+        Each mean is over the `top_k` likeliest tokens that do not end the text. The LM goes on from the mean of its own
+        input embeddings, so that nothing is drawn. The cache grows: fork it first.
+        """
+        own = self.model.get_input_embeddings().weight
+        stops = torch.tensor(sorted(self.stop_ids), device=state.logits.device)
+        means: list[list[Tensor]] = [[] for _ in tables]
+        for i in range(length):
+            log_p, tokens = state.logits.index_fill(1, stops, -torch.inf).topk(top_k)  # (B, k)
+            p = log_p.softmax(-1)
+            for found, table in zip(means, tables):
+                found.append(_mean_rows(p, tokens, table))
+            if i + 1 < length:
+                mask = torch.cat([state.mask, state.mask.new_ones(len(p), 1)], dim=1)
+                state = self.read(_mean_rows(p, tokens, own)[:, None], mask, state.cache)
+        return [torch.stack(found, 1) for found in means]
+
+    @torch.no_grad()
     def read(self, ids: Tensor, mask: Tensor, cache: Any) -> LMState:
-        """Run ids (B, n) that follow what the cache holds; mask: (B, all tokens so far). The cache grows in place."""
+        """Run ids (B, n) that follow what the cache holds; mask: (B, all tokens so far). The cache grows in place.
+
+        Input embeddings (B, n, H) may take the place of ids.
+        """
         ids, mask = ids.to(self.device), mask.to(self.device)
         kwargs: dict[str, Any] = dict(self._extra)
+        kwargs["inputs_embeds" if ids.is_floating_point() else "input_ids"] = ids
         padded = not bool(mask.all())
         if padded:
             kwargs["attention_mask"] = mask
         if padded and self._accepts_positions:
             kwargs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        out = self.model(input_ids=ids, past_key_values=cache, use_cache=True, **kwargs)
+        out = self.model(past_key_values=cache, use_cache=True, **kwargs)
         logits = out.logits[:, -1].float()
         check_finite(logits, f"the causal LM {self.name}", allow_infinite=True)
         if getattr(out, "past_key_values", None) is None:
@@ -174,6 +198,11 @@ def truncate(logits: Tensor, *, top_p: float = 1.0, min_p: float = 0.0) -> Tenso
         p = logits.softmax(-1)
         logits = logits.masked_fill(p < min_p * p.amax(-1, keepdim=True), -torch.inf)
     return logits
+
+
+def _mean_rows(p: Tensor, tokens: Tensor, table: Tensor) -> Tensor:
+    """(B, D): rows of the table (V, D) at tokens (B, k), weighted by p (B, k)."""
+    return (p[..., None].to(table.device) * table[tokens.to(table.device)].float()).sum(1).to(table.dtype)
 
 
 def _stop_ids(model: Any, tokenizer: Any) -> list[int]:

@@ -227,6 +227,25 @@ class EmbeddingVerifier(Leaf):
         """φ or its log-odds of tokenised texts, without a gradient: (R,)."""
         return self.value(self.table[ids], mask, kind)
 
+    @torch.no_grad()
+    def value_of_expected(self, texts: Sequence[str], means: Tensor) -> Tensor:
+        """φ of texts that go on with tokens of which only the mean embedding is known: (R,); means: (R, n, D).
+
+        To first order this is φ's expectation over those tokens: expanded about the mean, the linear term is zero.
+        """
+        encoded = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        ids, mask = self.frame([[*row, *([self.pad_id] * means.shape[1])] for row in encoded])
+        end = mask.shape[1] if self.pads_left else mask.sum(1)  # where each row's padding begins
+        first = end - len(self.closing) - means.shape[1]
+        place = (
+            torch.arange(mask.shape[1], device=self.device)[None]
+            - torch.as_tensor(first, device=self.device)[..., None]
+        )
+        place = place.expand(len(ids), -1)
+        row, column = ((place >= 0) & (place < means.shape[1])).nonzero(as_tuple=True)
+        embeds = self.table[ids].index_put((row, column), means.to(self.table)[row, place[row, column]])
+        return self.value(embeds, mask, "prob")
+
     def evaluate(self, texts: Sequence[str]) -> Tensor:
         scores = [torch.zeros(0)]
         for start in range(0, len(texts), _BATCH):

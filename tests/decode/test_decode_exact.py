@@ -156,3 +156,56 @@ def test_taylor_scale_interpolates_between_sample_and_expectation() -> None:
     q = [Scone(*parts, base.replace(taylor_scale=s)).next_token("aba", max_new_tokens=9).q for s in (0.0, 0.5, 1.0)]
     assert torch.allclose(q[1], (q[0] + q[2]) / 2, atol=1e-6)
     assert not torch.allclose(q[0], q[2], atol=1e-4)
+
+
+def test_expanding_about_the_mean_is_exact_for_a_linear_verifier() -> None:
+    """φ of the expected embeddings equals the enumerated expectation, and there is nothing random in it."""
+    tokenizer = word_tokenizer(WORDS)
+    config = SconeConfig(init="mask", warmup=0, lookahead=3, block=3, min_mass=0, expand="mean", top_k=4)
+    verifier = linear_verifier(piece_tokenizer(), weigh_positions=False)
+    engine = Scone(tiny.llama(), (factorised_masked_lm(tokenizer), tokenizer), verifier, config)
+    step = engine.next_token("aba ab", max_new_tokens=20, seed=3)
+    assert torch.allclose(engine.next_token("aba ab", max_new_tokens=20, seed=4).q, step.q, atol=1e-6)
+    for token, q in zip(step.tokens.tolist(), step.q.tolist()):
+        text = "aba ab" + engine.lm_tokenizer.decode([token])
+        assert q == pytest.approx(enumerated(engine, text, 3), abs=1e-5)
+
+
+@pytest.mark.parametrize("make", [tiny.llama, tiny.gpt2], ids=["rotary", "absolute"])
+def test_the_lms_next_token_in_expectation_is_exact_for_a_linear_verifier(make: Any) -> None:
+    """One token of lookahead, the LM's own: q is the mean of φ over the candidates' likely successors."""
+    lm, tokenizer = make()
+    verifier = linear_verifier(tokenizer, weigh_positions=True)
+    config = SconeConfig(init="lm", expand="mean", lookahead=1, min_mass=0, top_k=5)
+    engine = Scone((lm, tokenizer), tiny.masked_lm("bert"), verifier, config)
+    prompt = "the movie was"
+    step = engine.next_token(prompt, max_new_tokens=9)
+    prefix = engine.causal_lm.encode(prompt)
+    for token, q in zip(step.tokens.tolist(), step.q.tolist()):
+        with torch.no_grad():
+            logits = lm(torch.tensor([[*prefix, token]])).logits[0, -1]
+        logits[sorted(engine.causal_lm.stop_ids)] = -torch.inf
+        log_p, following = logits.topk(5)
+        text = prompt + engine.lm_tokenizer.decode([token])
+        read = verifier.tokenizer(text, add_special_tokens=False)["input_ids"]
+        rows = [[*read, x] for x in following.tolist()]
+        phi = verifier.value_of_ids(*verifier.frame(rows))
+        assert q == pytest.approx(float((log_p.softmax(-1) * phi).sum()), abs=1e-5)
+
+
+def test_the_lm_goes_on_from_its_expected_embeddings(engine: Scone) -> None:
+    """Two tokens in expectation, against the LM run anew on the embeddings of the whole text."""
+    lm = engine.causal_lm
+    table = lm.model.get_input_embeddings().weight
+    prompts = [lm.encode("the movie was"), lm.encode("what a nice day")]
+    (means,) = lm.anticipate(lm.prefill(prompts), 2, [table], top_k=4)
+    for prompt, found in zip(prompts, means):
+        embeds = table[torch.tensor(prompt)]
+        for place in range(2):
+            with torch.no_grad():
+                logits = lm.model(inputs_embeds=embeds[None]).logits[0, -1]
+            logits[sorted(lm.stop_ids)] = -torch.inf
+            log_p, tokens = logits.topk(4)
+            mean = log_p.softmax(-1) @ table[tokens]
+            torch.testing.assert_close(found[place], mean, atol=1e-5, rtol=1e-4)
+            embeds = torch.cat([embeds, mean[None]])

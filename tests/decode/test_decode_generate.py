@@ -19,9 +19,13 @@ PROMPTS = ["the movie was", "a nice day", "what a wonderful old picture of the r
 
 
 @pytest.mark.parametrize("lm", [tiny.llama, tiny.gpt2], ids=["rotary", "absolute"])
-@pytest.mark.parametrize("init", ["warm", "lm", "mask"])
-def test_a_prompt_does_not_notice_its_batch(positive: Verifier, lm: object, init: str) -> None:
-    config = SconeConfig(init=init, taylor_scale=0.5, min_mass=0, lookahead=5, block=2, iterations=2, chains=2, top_k=4)
+@pytest.mark.parametrize(
+    ("init", "expand"), [("warm", "sample"), ("warm", "mean"), ("lm", "sample"), ("lm", "mean"), ("mask", "sample")]
+)
+def test_a_prompt_does_not_notice_its_batch(positive: Verifier, lm: object, init: str, expand: str) -> None:
+    config = SconeConfig(
+        init=init, expand=expand, taylor_scale=0.5, min_mass=0, lookahead=5, block=2, iterations=2, chains=2, top_k=4
+    )
     engine = Scone(lm(), tiny.masked_lm("bert"), positive, config)
     together = engine.generate(PROMPTS, max_new_tokens=4, num_return_sequences=2, seed=6)
     for i, prompt in enumerate(PROMPTS):
