@@ -6,12 +6,14 @@
     python -m bench hogwild --quick        a twentieth of the work, to see that it runs
 
 Methods take short turns, so that a noisy machine disturbs all of them alike. A speed is the median of the turns; a ratio
-is taken turn by turn before its median and quartiles.
+is taken turn by turn before its median and quartiles. `--calm 0.2` leaves out the rounds of turns in which other
+processes took more than a fifth of the cores.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import statistics
@@ -55,33 +57,44 @@ def main(argv: list[str]) -> int:
         "--threads", type=int, nargs="+", default=[1, 2, 4, 8], help="of the state's tables (default 1 2 4 8)"
     )
     parser.add_argument("--iterations", type=int, default=12, help="blocks drawn in each chain (default 12)")
+    parser.add_argument(
+        "--calm", type=float, default=1.0, help="leave out rounds of the state in which others took more (default 1)"
+    )
     parser.add_argument("--quick", action="store_true", help="a twentieth of the work")
     options = parser.parse_args(argv)
     print(f"# Hogwild\n\n`python -m bench hogwild {' '.join(argv)}`\n\n{describe()}\n")
     repeats, share = (1, 0.05) if options.quick else (options.repeats, 1.0)
-    began, before = time.perf_counter(), cpu_seconds_of_others()
+    others = Others()
     if options.only != "chains":
-        print(state_table(options.threads, 3 * repeats, seconds=0.05 * share), flush=True)
+        print(state_table(options.threads, 3 * repeats, seconds=0.05 * share, calm=options.calm), flush=True)
         print(native_table(options.threads, 3 * repeats, seconds=0.05 * share), flush=True)
     if options.only != "state":
         mlm = Conditionals(*load_masked_lm())
         for chains in (1, 4, 16):
             print(chains_table(mlm, chains, repeats, iterations=4 if options.quick else options.iterations), flush=True)
-    if before is not None and (after := cpu_seconds_of_others()) is not None:
-        share = (after - before) / (time.perf_counter() - began) / (os.cpu_count() or 1)
-        print(f"Meanwhile other processes took {share:.0%} of the cores: the less, the better the figures.")
+    print(f"Meanwhile other processes took {others.share():.0%} of the cores: the less, the better the figures.")
     return 0
 
 
-def cpu_seconds_of_others() -> float | None:
-    """Processor time since the machine started, without that of this process and of those it has waited for."""
-    stat = Path("/proc/stat")
-    if not stat.exists():
-        return None
-    user, nice, system, _idle, _wait, irq, softirq = map(int, stat.read_text().split()[1:8])
-    own = os.times()
-    ours = own.user + own.system + own.children_user + own.children_system
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK") - ours
+class Others:
+    """Watches the processor time that other processes take from now on."""
+
+    def __init__(self) -> None:
+        self._began, self._before = time.perf_counter(), self._seconds()
+
+    def share(self) -> float:
+        """The part of all cores that they took since then; NaN where /proc/stat does not tell."""
+        return (self._seconds() - self._before) / (time.perf_counter() - self._began) / (os.cpu_count() or 1)
+
+    def _seconds(self) -> float:
+        """Of all processes but this one and those that it has waited for."""
+        stat = Path("/proc/stat")
+        if not stat.exists():
+            return math.nan
+        user, nice, system, _idle, _wait, irq, softirq = map(int, stat.read_text().split()[1:8])
+        own = os.times()
+        ours = own.user + own.system + own.children_user + own.children_system
+        return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK") - ours
 
 
 def lock_free(state: HogwildState) -> Update:
@@ -178,7 +191,7 @@ def updates_per_second(workers: list[Update], seconds: float) -> float:
     return sum(counts) / (max(ended) - min(began))
 
 
-def state_table(thread_counts: list[int], repeats: int, seconds: float) -> str:
+def state_table(thread_counts: list[int], repeats: int, seconds: float, calm: float) -> str:
     """Python threads: updates per second, and how many times the others that is."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors of this size are never shared out
@@ -187,16 +200,24 @@ def state_table(thread_counts: list[int], repeats: int, seconds: float) -> str:
     for contended in (True, False):
         for threads in thread_counts:
             speeds: dict[str, list[float]] = {method: [] for method in methods}
-            for _ in range(repeats):
-                for method in methods:
-                    speeds[method].append(updates_per_second(workers_of(method, threads, contended), seconds))
+            for _ in range(4 * repeats):
+                others = Others()
+                turn = {m: updates_per_second(workers_of(m, threads, contended), seconds) for m in methods}
+                if not others.share() > calm:
+                    for method, speed in turn.items():
+                        speeds[method].append(speed)
+                if len(speeds["cpu"]) == repeats:
+                    break
+            place = "contended" if contended else "apart"
+            if not speeds["cpu"]:  # no round was calm
+                rows.append([place, str(threads), *["–"] * (2 * len(methods) - 1)])
+                continue
             middle = {method: statistics.median(values) for method, values in speeds.items()}
             against = [ratio(speeds["cpu"], speeds[method]) for method in methods[1:]]
-            place = "contended" if contended else "apart"
             rows.append([place, str(threads), *(f"{middle[m] / 1000:.1f}" for m in methods), *against])
     torch.set_num_threads(before)
-    others = ["mutex", "mutex, windows", "indexing", "same service"]
-    header = ["rows", "threads", "HogwildState", *others, *(f"÷ {other}" for other in others)]
+    rivals = ["mutex", "mutex, windows", "indexing", "same service"]
+    header = ["rows", "threads", "HogwildState", *rivals, *(f"÷ {rival}" for rival in rivals)]
     note = (
         f"Thousand updates per second from Python threads; one update reads {ROWS} rows of {POSITIONS} positions and "
         f"writes a block of {BLOCK} tokens in each. *mutex*: `threading.Lock` around a plain int64 tensor; *windows*: the "
