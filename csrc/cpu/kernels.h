@@ -19,7 +19,6 @@ struct Matrix {
   const float* data;
   int64_t quad, row, step;
 
-  Matrix from(int64_t k) const { return {data + k * step, quad, row, step}; }
   static Matrix row_major(const float* data, int64_t stride) { return {data, 4 * stride, stride, 1}; }
   static Matrix transposed(const float* data, int64_t stride) { return {data, 4, 1, stride}; }
   // Four rows interleaved, [rows / 4][depth][4].

@@ -94,9 +94,7 @@ def test_without_bias_and_mask(op, backend):
     assert_accurate(inputs.run(backend), inputs)
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_bits_do_not_depend_on_threads(op):
-    inputs = make_inputs(op, rows=70, vocabulary=3000, width=40, sequences=9 if "dot" in op or "taylor" in op else None)
+def _assert_same_bits_for_any_threads(inputs):
     before = torch.get_num_threads()
     results = []
     try:
@@ -108,6 +106,17 @@ def test_bits_do_not_depend_on_threads(op):
     for other in results[1:]:
         for left, right in zip(_parts(results[0]), _parts(other)):
             assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_bits_do_not_depend_on_threads(op):
+    sequences = 9 if "dot" in op or "taylor" in op else None
+    _assert_same_bits_for_any_threads(make_inputs(op, rows=70, vocabulary=3000, width=40, sequences=sequences))
+
+
+def test_bits_do_not_depend_on_the_groups_of_rows():
+    """With this many rows and tokens, 1, 2 and 5 threads share them out in groups of different sizes."""
+    _assert_same_bits_for_any_threads(make_inputs("expected_embedding", rows=600, vocabulary=8200, width=8))
 
 
 def _parts(result):
