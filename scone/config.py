@@ -40,7 +40,7 @@ class SconeConfig:
     top_k: int = 10
     top_p: float = 1.0
     min_p: float = 0.0
-    min_mass: float = 0.01
+    min_mass: float = 0.02
     temperature: float = 1.0
 
     # reweighing
@@ -49,8 +49,8 @@ class SconeConfig:
     epsilon: float = 1e-4
 
     # lookahead
-    init: Init = "warm"
-    lookahead: int | None = 6
+    init: Init = "lm"
+    lookahead: int | None = 3
     lm_lookahead: int | None = None
     lookahead_top_p: float = 0.9
     lookahead_min_p: float = 0.1
@@ -69,7 +69,7 @@ class SconeConfig:
     coupled: bool = True
 
     # estimate
-    expand: Expand = "sample"
+    expand: Expand = "mean"
     marginals: Marginals = "sweep"
     taylor: Taylor = "position"
     linearise: Linearise = "logit"
@@ -117,6 +117,7 @@ class SconeConfig:
             thin=5,
             chains=2,
             coupled=False,
+            expand="sample",
             marginals="unmasked",
             taylor="mean",
             linearise="prob",
@@ -125,12 +126,12 @@ class SconeConfig:
 
     @classmethod
     def fast(cls, **changes: Any) -> SconeConfig:
-        """The cheapest useful setting: fewer candidates, a short lookahead, one small update a step.
+        """The cheapest useful setting: fewer candidates, one expected token of lookahead, a short context.
 
         >>> SconeConfig.fast().chains
         1
         """
-        return cls(top_k=8, min_mass=0.05, lookahead=4, block=4, warmup=1, context_window=64).replace(**changes)
+        return cls(top_k=8, min_mass=0.05, lookahead=1, context_window=64).replace(**changes)
 
     @property
     def samples(self) -> int:

@@ -61,7 +61,7 @@ class Controller:
     >>> from scone.decode import Scone, SconeConfig
     >>> controller = Scone.from_pretrained().controller
     >>> controller.horizon(0, SconeConfig()), controller.horizon(1000, SconeConfig())
-    (0, 6)
+    (0, 3)
     """
 
     def __init__(self, lm: CausalLM, mlm: Conditionals, verifier: Expression) -> None:
@@ -113,7 +113,9 @@ class Controller:
                 means = self._anticipate(read, config, length)
             with timer("estimate"):
                 values = {
-                    leaf.key: leaf.value_of_expected(todo.ahead_texts, means[leaf.key]).cpu()
+                    leaf.key: leaf.value_of_expected(
+                        todo.ahead_texts, means[leaf.key], window=config.context_window
+                    ).cpu()
                     for leaf in self.verifier.leaves
                     if isinstance(leaf, EmbeddingVerifier)
                 }

@@ -55,7 +55,7 @@ def linearise(
     >>> from scone.embedded import load_classifier, load_masked_lm
     >>> from scone.lookahead import begin, look_ahead
     >>> from scone.verifier import Verifier
-    >>> mlm, config = Conditionals(*load_masked_lm()), SconeConfig(taylor_scale=1.0)
+    >>> mlm, config = Conditionals(*load_masked_lm()), SconeConfig(expand="sample", taylor_scale=1.0)
     >>> positive = Verifier(*load_classifier("sentiment"), target="positive")
     >>> surfaces, text = Surfaces(mlm.tokenizer), "The weather today is"
     >>> bridge = Bridge(mlm.tokenizer, len(mlm.keep), surfaces, positive)

@@ -228,13 +228,16 @@ class EmbeddingVerifier(Leaf):
         return self.value(self.table[ids], mask, kind)
 
     @torch.no_grad()
-    def value_of_expected(self, texts: Sequence[str], means: Tensor) -> Tensor:
+    def value_of_expected(self, texts: Sequence[str], means: Tensor, *, window: int | None = None) -> Tensor:
         """φ of texts that go on with tokens of which only the mean embedding is known: (R,); means: (R, n, D).
 
+        Of each text the last `window` tokens are read, or all that fit.
         To first order this is φ's expectation over those tokens: expanded about the mean, the linear term is zero.
         """
         encoded = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-        ids, mask = self.frame([[*row, *([self.pad_id] * means.shape[1])] for row in encoded])
+        begins = [0 if window is None else max(0, len(row) - window) for row in encoded]
+        unknown = [self.pad_id] * means.shape[1]
+        ids, mask = self.frame([[*row[begin:], *unknown] for row, begin in zip(encoded, begins)])
         end = mask.shape[1] if self.pads_left else mask.sum(1)  # where each row's padding begins
         first = end - len(self.closing) - means.shape[1]
         place = (

@@ -26,7 +26,9 @@ def positive() -> Verifier:
 @pytest.fixture(scope="session")
 def engine(positive: Verifier) -> Scone:
     """A tiny engine with every stage at work: Taylor term on, no candidate left out."""
-    config = SconeConfig(min_mass=0, taylor_scale=1.0, lookahead=6, block=3, iterations=2, top_k=6)
+    config = SconeConfig(
+        init="warm", expand="sample", min_mass=0, taylor_scale=1.0, lookahead=6, block=3, iterations=2, top_k=6
+    )
     return Scone(tiny.llama(), tiny.masked_lm("bert"), positive, config)
 
 

@@ -136,7 +136,8 @@ def test_nan_names_the_model(positive: Verifier, part: str) -> None:
             parameter.fill_(torch.nan)
     models[part] = (broken, models[part][1])
     verifier = Verifier(*models["verifier"], target="positive")
-    engine = Scone(models["lm"], models["masked_lm"], verifier, SconeConfig(lookahead=3, min_mass=0))
+    config = SconeConfig(init="warm", lookahead=3, min_mass=0)
+    engine = Scone(models["lm"], models["masked_lm"], verifier, config)
     with pytest.raises(NumericalError, match=f"{type(broken).__name__} returned NaN"):
         engine.next_token("the movie was")
 

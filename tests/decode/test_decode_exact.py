@@ -14,6 +14,7 @@ from transformers import BertConfig, BertForMaskedLM
 from scone.decode import Scone, SconeConfig, Verifier
 
 WORDS = ["aba", "bab", "caa", "bcc", "abc"]
+PAPER_WAY = SconeConfig(init="warm", expand="sample", min_mass=0, block=6, linearise="prob", taylor_scale=1)
 
 
 def word_tokenizer(words: list[str]) -> Any:
@@ -110,9 +111,7 @@ def test_estimate_is_exact_for_a_linear_verifier(
 ) -> None:
     tokenizer = word_tokenizer(WORDS)
     verifier = linear_verifier(verifier_tokenizer() or tokenizer, weigh_positions=weigh_positions)
-    config = SconeConfig(
-        lookahead=3, min_mass=0, marginals=marginals, linearise="prob", taylor="position", taylor_scale=1, top_k=4
-    )
+    config = PAPER_WAY.replace(lookahead=3, marginals=marginals, taylor="position", top_k=4)
     engine = Scone(tiny.llama(), (factorised_masked_lm(tokenizer), tokenizer), verifier, config)
     # A grammar that leaves words of three letters, so that each candidate is a whole word for every tokenizer.
     allowed = [engine.lm_tokenizer(f" {c}", add_special_tokens=False)["input_ids"][-1] for c in "abc"]
@@ -132,7 +131,7 @@ def test_estimate_is_exact_for_a_linear_verifier(
 def test_position_and_mean_forms_agree_where_the_gradient_is_the_same_everywhere() -> None:
     """With one future position the paper's mean form and the position form are the same number."""
     tokenizer = word_tokenizer(WORDS)
-    base = SconeConfig(lookahead=1, min_mass=0, linearise="prob", taylor_scale=1, marginals="masked")
+    base = PAPER_WAY.replace(lookahead=1, marginals="masked")
     engine = Scone(
         tiny.llama(),
         (factorised_masked_lm(tokenizer), tokenizer),
@@ -147,7 +146,7 @@ def test_position_and_mean_forms_agree_where_the_gradient_is_the_same_everywhere
 
 def test_taylor_scale_interpolates_between_sample_and_expectation() -> None:
     tokenizer = word_tokenizer(WORDS)
-    base = SconeConfig(lookahead=4, min_mass=0, linearise="prob", marginals="masked")
+    base = PAPER_WAY.replace(lookahead=4, marginals="masked")
     parts = (
         tiny.llama(),
         (factorised_masked_lm(tokenizer), tokenizer),

@@ -100,7 +100,9 @@ torch.set_num_threads(int(sys.argv[1]))
 sys.path.insert(0, sys.argv[2])
 import tiny
 from scone.decode import Scone, SconeConfig, Verifier
-config = SconeConfig(min_mass=0, taylor_scale=1.0, lookahead=6, block=3, iterations=2, top_k=6)
+config = SconeConfig(
+    init="warm", expand="sample", min_mass=0, taylor_scale=1.0, lookahead=6, block=3, iterations=2, top_k=6
+)
 engine = Scone(tiny.llama(), tiny.masked_lm("bert"), Verifier(*tiny.classifier(), target="positive"), config)
 print(engine.generate(["the movie was"], max_new_tokens=3, seed=0).token_ids)
 """
