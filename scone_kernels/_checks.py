@@ -55,10 +55,12 @@ def vocabulary(size: int, keep: Tensor | None, temperature: float, device: torch
         raise ValueError(f"temperature must be a positive finite number, got {temperature!r}")
 
 
-def segments(segment: Tensor, rows: int, sequences: int, device: torch.device) -> None:
-    """`segment` (N,) holds sequence numbers in [0, S). The range is checked on the CPU only: on a GPU that would wait."""
-    indices("segment", segment, (rows,), device)
-    if device.type == "cpu" and rows and not torch.compiler.is_compiling():
+def segment_range(segment: Tensor, sequences: int) -> None:
+    """`segment` holds sequence numbers in [0, S). On the CPU only: on a GPU looking would wait for the device.
+
+    The C++ kernels check this themselves, in the pass over `segment` that they make anyway.
+    """
+    if segment.device.type == "cpu" and segment.numel() and not torch.compiler.is_compiling():
         low, high = (int(value) for value in segment.aminmax())
         if low < 0 or high >= sequences:
             raise ValueError(f"segment must lie in [0, {sequences}), got values from {low} to {high}")

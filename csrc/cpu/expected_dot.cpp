@@ -29,6 +29,7 @@ Sharing share(const at::Tensor& grad, const at::Tensor& segment) {
   at::Tensor sorted = segment.contiguous();
   const int64_t rows = sorted.size(0);
   const int64_t* ids = sorted.data_ptr<int64_t>();
+  check_segments(ids, rows, grad.size(0));
   if (!std::is_sorted(ids, ids + rows)) {
     std::tie(sorted, out.order) = at::sort(sorted, /*stable=*/true, 0, /*descending=*/false);
     ids = sorted.data_ptr<int64_t>();

@@ -19,15 +19,14 @@ at::Tensor taylor_estimate(const at::Tensor& score, const at::Tensor& grad, cons
   const at::Tensor ids = segment.contiguous();
   at::Tensor out = score.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).contiguous();
 
+  const int64_t* id = ids.data_ptr<int64_t>();
+  check_segments(id, rows, sequences);
+
   // Rows order[start[s]] .. order[start[s + 1] - 1] belong to sequence s, as they come.
   std::vector<int64_t> start(sequences + 2), order(rows);
-  const int64_t* id = ids.data_ptr<int64_t>();
-  const auto inside = [&](int64_t row) { return id[row] >= 0 && id[row] < sequences; };
-  for (int64_t row = 0; row < rows; ++row)
-    if (inside(row)) ++start[id[row] + 2];
+  for (int64_t row = 0; row < rows; ++row) ++start[id[row] + 2];
   for (int64_t s = 2; s <= sequences; ++s) start[s] += start[s - 1];
-  for (int64_t row = 0; row < rows; ++row)
-    if (inside(row)) order[start[id[row] + 1]++] = row;
+  for (int64_t row = 0; row < rows; ++row) order[start[id[row] + 1]++] = row;
 
   const int64_t grain = sequences * kGrain / std::max<int64_t>(1, rows * width);
   at::parallel_for(0, sequences, std::max<int64_t>(1, grain), [&](int64_t begin, int64_t end) {

@@ -35,6 +35,13 @@ inline Matrix row_major(const at::Tensor& tensor) {
   return Matrix::row_major(tensor.data_ptr<float>(), tensor.stride(0));
 }
 
+inline void check_segments(const int64_t* ids, int64_t rows, int64_t sequences) {
+  if (rows == 0) return;
+  const auto [low, high] = std::minmax_element(ids, ids + rows);
+  TORCH_CHECK_VALUE(*low >= 0 && *high < sequences, "segment must lie in [0, ", sequences, "), got values from ", *low,
+                    " to ", *high);
+}
+
 struct Panel {
   int64_t first, rows;  // rows of the batch, in the order of the sweep
   int vecs;

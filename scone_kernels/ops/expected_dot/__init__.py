@@ -119,4 +119,4 @@ def _gradient(grad: Tensor, table: Tensor, segment: Tensor | None, rows: int) ->
     """One gradient per row, or one per sequence with the sequence of each row."""
     _checks.floats("grad", grad, (rows if segment is None else None, table.shape[1]), table.device)
     if segment is not None:
-        _checks.segments(segment, rows, grad.shape[0], table.device)
+        _checks.indices("segment", segment, (rows,), table.device)

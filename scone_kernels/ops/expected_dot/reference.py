@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scone_kernels import _head
+from scone_kernels import _checks, _head
 
 
 def from_logits(
@@ -20,6 +20,7 @@ def from_logits(
     """`(softmax(logits / temperature, -1) * (grad[segment] @ table.T)).sum(-1)` over the kept tokens, (N,)."""
     projected = grad.to(dtype) @ table.to(dtype).T  # (S, V), or (N, V) without segments
     if segment is not None:
+        _checks.segment_range(segment, grad.shape[0])
         projected = projected[segment]
     return (torch.softmax(_head.tempered(logits, keep, temperature, dtype), -1) * projected).sum(-1)
 

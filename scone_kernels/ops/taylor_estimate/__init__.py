@@ -62,5 +62,5 @@ def taylor_estimate(
     rows, width = grad.shape
     _checks.floats("expected", expected, (rows, width), device)
     _checks.floats("anchor", anchor, (rows, width), device)
-    _checks.segments(segment, rows, score.shape[0], device)
+    _checks.indices("segment", segment, (rows,), device)
     return _op(backend, score, grad, expected, anchor, segment, form)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from scone_kernels import _checks
+
 
 def estimate(
     score: Tensor,
@@ -16,6 +18,7 @@ def estimate(
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """`score + sum_t grad_t . (expected_t - anchor_t)` per sequence; "mean": `(sum_t grad_t) . mean_t(...)`; (S,)."""
+    _checks.segment_range(segment, score.shape[0])
     score, grad, step = score.to(dtype), grad.to(dtype), expected.to(dtype) - anchor.to(dtype)
     if form == "position":
         return score.index_add(0, segment, (grad * step).sum(-1))
