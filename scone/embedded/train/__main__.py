@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -54,7 +55,11 @@ def _train_masked_lm(options: argparse.Namespace) -> dict[str, float]:
     folder = options.runs / "mlm"
     run = mlm.prepare(folder, minutes, onwards=options.onwards, **_settings(options))
     model = run.averaged() if options.no_train else run.finish()
-    return publish.publish_masked_lm(model, options.out, folder / "curve.csv", _command(options, minutes))
+    command, earlier = _command(options, minutes), {}
+    if options.onwards:
+        shipped = json.loads((WEIGHTS / "masked-lm.json").read_text())
+        command, earlier = f"{shipped['command']} && {command}", shipped["training"]
+    return publish.publish_masked_lm(model, options.out, folder / "curve.csv", command, earlier)
 
 
 def _train_classifier(name: str, options: argparse.Namespace) -> dict[str, float]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -35,8 +36,13 @@ SOURCES = {
 }
 
 
-def publish_masked_lm(model: nn.Module, folder: Path, curve: Path, command: str) -> dict[str, float]:
-    """Write `masked-lm.safetensors` and its card; the scores are those of the quantised model on the test split."""
+def publish_masked_lm(
+    model: nn.Module, folder: Path, curve: Path, command: str, earlier: Mapping[str, float] = MappingProxyType({})
+) -> dict[str, float]:
+    """Write `masked-lm.safetensors` and its card; the scores are those of the quantised model on the test split.
+
+    `earlier`: the training that the run began with.
+    """
     start = fresh_masked_lm().state_dict()
     trained = {name: value for name, value in model.state_dict().items() if _changed(name, value, start)}
     path = folder / "masked-lm.safetensors"
@@ -52,7 +58,7 @@ def publish_masked_lm(model: nn.Module, folder: Path, curve: Path, command: str)
                 scores[f"{domain} cross-entropy, 64 tokens"] = round(loss, 3)
     with open(curve) as handle:
         last = list(csv.DictReader(handle))[-1]
-    training = {key: float(last[key]) for key in ("minutes", "step", "tokens")}
+    training = {key: round(float(last[key]) + earlier.get(key, 0.0), 1) for key in ("minutes", "step", "tokens")}
     write_card(path, base=BASE, licence=LICENCE, data=SOURCES["mlm"], command=command, training=training, scores=scores)
     return scores
 
