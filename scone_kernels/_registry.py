@@ -46,12 +46,14 @@ class Op:
 
     def __call__(self, backend: str | None, *args: Any) -> Any:
         """Run on `backend`. The ops are not differentiable: results never require grad."""
-        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-        _backend.require(backend, tensors[0].device)
-        if any(tensor.requires_grad for tensor in tensors):
+        if torch.is_grad_enabled():
             args = tuple(arg.detach() if isinstance(arg, torch.Tensor) else arg for arg in args)
+        if backend is None:
+            return self._op(*args)
+        device = args[0].device  # every op has a tensor first
+        _backend.require(backend, device)
         if backend == "reference":
             return self._reference(*args)
-        if backend == "triton" and tensors[0].device.type == "cpu":
+        if backend == "triton" and device.type == "cpu":
             return self._launch()(*args)
         return self._op(*args)
