@@ -15,29 +15,31 @@ from scone.lm import CausalLM
 
 __all__ = ["OPTION_ROWS", "myopic", "next_token", "plain_rollouts"]
 
-# The rows of the audit's table: each option of the decoder against its default. Where the default leaves the Taylor
-# term out, its options are shown with the full term.
+# The rows of the audit's table: each option of the decoder against its default. The options of the masked LM's chains
+# are shown where these are at work, and those of the Taylor term with the full term.
+_CHAINS = "init=warm,lookahead=6,expand=sample"
 OPTION_ROWS = (
     "default",
     "paper",
     "fast",
-    "taylor_scale=0",
-    "taylor_scale=0.25",
-    "taylor_scale=1",
-    "taylor_scale=1,taylor=mean",
-    "taylor_scale=1,linearise=prob",
-    "taylor_scale=1,linearise=logit",
-    "taylor_scale=1,marginals=masked",
-    "taylor_scale=1,marginals=unmasked",
-    "init=lm",
-    "init=mask",
-    "chains=1",
-    "chains=2",
-    "chains=4",
-    "coupled=False",
+    "lookahead=1",
+    "lookahead=2",
     "lookahead=5",
     "lookahead=10",
-    "schedule=uniform",
+    "expand=sample",
+    "expand=sample,coupled=False",
+    "expand=sample,chains=4",
+    "init=mask,lookahead=6",
+    "init=warm,lookahead=6",
+    _CHAINS,
+    f"{_CHAINS},chains=4",
+    f"{_CHAINS},schedule=uniform",
+    f"{_CHAINS},taylor_scale=0.25",
+    f"{_CHAINS},taylor_scale=1",
+    f"{_CHAINS},taylor_scale=1,taylor=mean",
+    f"{_CHAINS},taylor_scale=1,linearise=prob",
+    f"{_CHAINS},taylor_scale=1,marginals=masked",
+    f"{_CHAINS},taylor_scale=1,marginals=unmasked",
 )
 
 
