@@ -45,12 +45,12 @@ class SconeConfig:
 
     # reweighing
     reweigh: Reweigh = "bayes"
-    strength: float = 15.0
+    strength: float = 25.0
     epsilon: float = 1e-4
 
     # lookahead
     init: Init = "lm"
-    lookahead: int | None = 3
+    lookahead: int | None = 2
     lm_lookahead: int | None = None
     lookahead_top_p: float = 0.9
     lookahead_min_p: float = 0.1

@@ -61,7 +61,7 @@ class Controller:
     >>> from scone.decode import Scone, SconeConfig
     >>> controller = Scone.from_pretrained().controller
     >>> controller.horizon(0, SconeConfig()), controller.horizon(1000, SconeConfig())
-    (0, 3)
+    (0, 2)
     """
 
     def __init__(self, lm: CausalLM, mlm: Conditionals, verifier: Expression) -> None:
