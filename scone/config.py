@@ -146,8 +146,8 @@ class SconeConfig:
     def horizon(self, remaining: int) -> int:
         """Tokens of lookahead when `remaining` tokens may still follow the candidate.
 
-        >>> SconeConfig(lookahead=None).horizon(100), SconeConfig().horizon(3)
-        (25, 3)
+        >>> SconeConfig(lookahead=None).horizon(100), SconeConfig().horizon(1)
+        (25, 1)
         """
         return max(0, min(MAX_LOOKAHEAD if self.lookahead is None else self.lookahead, remaining))
 
