@@ -20,6 +20,7 @@ from torch import Tensor
 
 from scone.conditionals import special_frame
 from scone.errors import ModelError
+from scone.lm import check_finite
 from scone.verifier import EmbeddingVerifier
 
 __all__ = ["Bridge", "Surfaces", "View", "same_vocabulary"]
@@ -152,6 +153,7 @@ class Bridge:
     def table(self) -> Tensor:
         """(V of the masked LM, D), on the verifier's device."""
         source = self.verifier.table
+        check_finite(source, f"the embedding table of verifier {self.verifier.name}")
         if self.identical:
             rows = min(self.size, source.shape[0])
             return source if rows == source.shape[0] == self.size else _resized(source, self.size)

@@ -61,9 +61,9 @@ TASKS = (
         "topic",
         "science/food/politics",
         (
-            ("science", ("Last week my sister told me about", "The most surprising part was that")),
-            ("food", ("Last week my sister told me about", "The most surprising part was that")),
-            ("politics", ("Last week my sister told me about", "The most surprising part was that")),
+            ("science", ("Last week my sister told me about", "The article on the front page was about")),
+            ("food", ("Last week my sister told me about", "The article on the front page was about")),
+            ("politics", ("Last week my sister told me about", "The article on the front page was about")),
         ),
     ),
 )

@@ -1,5 +1,6 @@
 """HogwildState: what a read and a write mean, on each backend, from one thread and from many."""
 
+import gc
 import sys
 import threading
 
@@ -198,6 +199,7 @@ def test_the_gil_is_released_for_large_states_only(backend, call, rows, position
     state = HogwildState(torch.zeros(rows, positions, dtype=torch.int64), backend=backend)
     seen, blocks = state.read(), (torch.arange(rows), torch.zeros(rows).long(), torch.ones(rows, 2).long())
     began, noticed, interval = threading.Event(), [], sys.getswitchinterval()
+    kept = []  # torch lets the GIL go where a tensor dies: none shall die within a call
     working = done = False
 
     def watch():
@@ -210,15 +212,17 @@ def test_the_gil_is_released_for_large_states_only(backend, call, rows, position
     watcher.start()
     began.wait()
     try:
+        gc.disable()
         sys.setswitchinterval(1000)
         for _ in range(50):
             working = True
-            state.read() if call == "read" else state.write(*blocks, seen)
+            kept.append(state.read() if call == "read" else state.write(*blocks, seen))
             working = False
             if noticed:
                 break
     finally:
         done = True
         sys.setswitchinterval(interval)
+        gc.enable()
     watcher.join()
     assert bool(noticed) == released
