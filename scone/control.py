@@ -112,15 +112,8 @@ class Controller:
                 read = self._read(todo, texts, candidates, state)
                 means = self._anticipate(read, config, length)
             with timer("estimate"):
-                values = {
-                    leaf.key: leaf.value_of_expected(
-                        todo.ahead_texts, means[leaf.key], window=config.context_window
-                    ).cpu()
-                    for leaf in self.verifier.leaves
-                    if isinstance(leaf, EmbeddingVerifier)
-                }
                 rows, columns = map(list, zip(*todo.ahead))
-                q[:, rows, columns] = torch.stack([term.combine(values) for term in self.verifier.terms])
+                q[:, rows, columns] = self._score_expected(todo.ahead_texts, means, config)
         elif todo.ahead:
             with timer("begin"):
                 start, read = self._begin(todo, texts, candidates, config, length, state)
@@ -159,6 +152,14 @@ class Controller:
         values = {leaf.key: leaf.evaluate(texts) for leaf in self.verifier.leaves}
         return torch.stack([term.combine(values) for term in self.verifier.terms])
 
+    def _score_expected(self, texts: list[str], means: dict[EmbeddingVerifier, Tensor], config: SconeConfig) -> Tensor:
+        """(terms, rows): q of texts that go on with the mean embeddings (rows, tokens, D) of each leaf."""
+        values = {
+            leaf.key: leaf.value_of_expected(texts, mean, window=config.context_window).cpu()
+            for leaf, mean in means.items()
+        }
+        return torch.stack([term.combine(values) for term in self.verifier.terms])
+
     def _begin(
         self,
         todo: Plan,
@@ -194,17 +195,17 @@ class Controller:
         forked = self.lm.select(state, torch.tensor([b for b, _ in todo.ahead]))
         return self.lm.step(forked, torch.tensor([int(candidates.tokens[b, k]) for b, k in todo.ahead]))
 
-    def _anticipate(self, read: LMState, config: SconeConfig, length: int) -> dict[object, Tensor]:
+    def _anticipate(self, read: LMState, config: SconeConfig, length: int) -> dict[EmbeddingVerifier, Tensor]:
         """The next tokens in expectation, as embeddings of each verifier: (rows, tokens, D)."""
-        for leaf in self.verifier.leaves:
-            if leaf.key not in self.lm_tables and isinstance(leaf, EmbeddingVerifier):
+        leaves = [leaf for leaf in self.verifier.leaves if isinstance(leaf, EmbeddingVerifier)]
+        for leaf in leaves:
+            if leaf.key not in self.lm_tables:
                 bridge = Bridge(self.lm.tokenizer, self.lm.vocabulary, Surfaces(self.lm.tokenizer), leaf)
                 self.lm_tables[leaf.key] = bridge.table
-        keys = [leaf.key for leaf in self.verifier.leaves]
         count = self._lm_tokens(length, config.lm_lookahead)
         forked = self.lm.select(read, torch.arange(len(read.logits)))
-        means = self.lm.anticipate(forked, count, [self.lm_tables[key] for key in keys], top_k=config.top_k)
-        return dict(zip(keys, means))
+        tables = [self.lm_tables[leaf.key] for leaf in leaves]
+        return dict(zip(leaves, self.lm.anticipate(forked, count, tables, top_k=config.top_k)))
 
     def _lm_tokens(self, length: int, limit: int | None) -> int:
         """How many tokens the LM writes, at most `limit`, of a lookahead of `length` tokens of the masked LM."""

@@ -138,7 +138,8 @@ class CausalLM:
         input embeddings, so that nothing is drawn. The cache grows: fork it first.
         """
         own = self.model.get_input_embeddings().weight
-        stops = torch.tensor(sorted(self.stop_ids), device=state.logits.device)
+        stops = torch.tensor(sorted(self.stop_ids), dtype=torch.long, device=state.logits.device)
+        top_k = min(top_k, state.logits.shape[1])
         means: list[list[Tensor]] = [[] for _ in tables]
         for i in range(length):
             log_p, tokens = state.logits.index_fill(1, stops, -torch.inf).topk(top_k)  # (B, k)

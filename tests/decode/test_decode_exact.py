@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from typing import Any
 
@@ -208,3 +209,13 @@ def test_the_lm_goes_on_from_its_expected_embeddings(engine: Scone) -> None:
             mean = log_p.softmax(-1) @ table[tokens]
             torch.testing.assert_close(found[place], mean, atol=1e-5, rtol=1e-4)
             embeds = torch.cat([embeds, mean[None]])
+
+
+def test_expectation_without_end_tokens_and_with_more_candidates_than_tokens(engine: Scone) -> None:
+    lm = copy.copy(engine.causal_lm)
+    lm.stop_ids = frozenset()
+    table = torch.eye(lm.vocabulary)
+    state = lm.prefill([lm.encode("the movie was")])
+    p = state.logits.softmax(-1)
+    (means,) = lm.anticipate(state, 1, [table], top_k=lm.vocabulary + 5)
+    torch.testing.assert_close(means[:, 0], p)
