@@ -1,8 +1,9 @@
 """What control costs: plain sampling, best-of-10, the literal algorithm, and SConE's presets, in one run.
 
-    python -m bench decode                 the table (about ten minutes on two cores)
-    python -m bench decode --growth        and how the cost grows with candidates, chains, lookahead, prompt, batch
-    python -m bench decode --out DIR       also as Markdown, with a plot for each growth
+    python -m bench decode                         the table (about twelve minutes on two cores)
+    python -m bench decode memory profile growth   memory beyond the models, the operations of one step, and how the
+                                                   cost grows with candidates, lookahead, prompt, batch and the rest
+    python -m bench decode --out DIR               each part also as Markdown, with a plot for each growth
 
 Methods take turns on the same prompts, so that a noisy machine disturbs all of them alike; ratios are taken prompt by
 prompt before their median.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import torch
 
 from bench.growth import grow
 from bench.machine import describe
+from bench.profile import memory, profile
 from bench.tables import markdown
 from scone import reference
 from scone.decode import Scone, SconeConfig
@@ -35,6 +37,12 @@ PROMPTS = (
     "After two hours of waiting, we",
 )
 LITERAL_TOKENS = 2  # of the literal algorithm, which takes many seconds for each
+PARTS = {
+    "compare": "Cost of decoding",
+    "memory": "Memory of decoding",
+    "profile": "Profile of a step",
+    "growth": "How the cost grows",
+}
 
 
 @dataclass
@@ -42,7 +50,6 @@ class Runs:
     """What a method did on each prompt."""
 
     seconds_per_token: list[float] = field(default_factory=list)
-    peak_bytes: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     nll: float = 0.0
     nll_tokens: int = 0
@@ -56,25 +63,30 @@ Writer = Callable[[str, int, int], tuple[str, int, dict[str, float]]]
 def main(argv: list[str]) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m bench decode", description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--tokens", type=int, default=25, help="new tokens a text (default 25)")
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help=f"how many of {len(PROMPTS)} prompts")
-    parser.add_argument("--growth", action="store_true", help="also how the cost grows with each size")
-    parser.add_argument("--only-growth", action="store_true", help="nothing but the growth")
-    parser.add_argument("--out", type=Path, help="folder for decode.md and the plots")
+    parser.add_argument("--out", type=Path, help="folder for a Markdown file of each part, and the plots")
     args = parser.parse_args(argv)
 
     engine = Scone.from_pretrained(target="positive")
-    parts = [f"# Cost of decoding\n\n`python -m bench decode {' '.join(argv)}`\n\n{describe()}\n"]
-    if not args.only_growth:
-        parts.append(compare(engine, PROMPTS[: args.prompts], args.tokens))
-        print(parts[-1], flush=True)
-    if args.growth or args.only_growth:
-        for section in grow(engine, args.out):
+    for part in args.parts or ["compare"]:
+        sections: Iterable[str]
+        if part == "compare":
+            sections = [compare(engine, PROMPTS[: args.prompts], args.tokens)]
+        elif part == "memory":
+            sections = [memory()]
+        elif part == "profile":
+            sections = [profile(engine)]
+        else:
+            sections = grow(engine, args.out)
+        text = f"# {PARTS[part]}\n\n`python -m bench decode {' '.join(argv)}`\n\n{describe()}\n\n"
+        for section in sections:
             print(section, flush=True)
-            parts.append(section)
-    if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "decode.md").write_text("\n".join(parts))
+            text += section + "\n"
+        if args.out:
+            args.out.mkdir(parents=True, exist_ok=True)
+            (args.out / f"decode-{part}.md").write_text(text.rstrip() + "\n")
     return 0
 
 
@@ -93,7 +105,6 @@ def compare(engine: Scone, prompts: tuple[str, ...], tokens: int) -> str:
                 continuation, written, phases = writer(prompt, length, i)
             run = runs[name]
             run.seconds_per_token.append(cost.seconds / max(1, written))
-            run.peak_bytes.append(cost.peak_bytes)
             run.texts.append(prompt + continuation)
             for phase, seconds in phases.items():
                 run.phases[phase] = run.phases.get(phase, 0.0) + seconds
@@ -173,17 +184,21 @@ def _table(engine: Scone, runs: dict[str, Runs]) -> str:
                 f"{1000 * min(own):.0f} to {1000 * max(own):.0f}",
                 f"{statistics.median(ratios):.1f}",
                 f"{literal / statistics.median(own):.0f}",
-                f"{max(run.peak_bytes) / 2**20:.0f}",
-                f"{float(engine.verifier.score(run.texts).mean()):.3f}" if full else "",
+                _mean_and_error(engine.verifier.score(run.texts)) if full else "",
                 f"{torch.tensor(run.nll / max(1, run.nll_tokens)).exp():.1f}" if full else "",
             ]
         )
-    header = ["method", "ms/token", "spread", "× plain", "literal ÷ this", "extra MB", "mean φ", "perplexity"]
+    header = ["method", "ms/token", "spread", "× plain", "literal ÷ this", "mean φ", "perplexity"]
     note = (
-        f"\nMedians over {len(plain)} prompts (`literal`: {LITERAL_TOKENS} tokens of 2 prompts). Extra MB: peak resident "
-        "memory above that before the call. φ: the verifier that steers. Perplexity: under the LM itself.\n"
+        f"\nMedians over {len(plain)} prompts (`literal`: {LITERAL_TOKENS} tokens of 2 prompts). φ: the verifier that "
+        "steers, with its standard error over the texts. Perplexity: under the LM itself.\n"
     )
     return markdown(header, rows) + note
+
+
+def _mean_and_error(scores: torch.Tensor) -> str:
+    error = float(scores.std()) / len(scores) ** 0.5 if len(scores) > 1 else float("nan")
+    return f"{float(scores.mean()):.3f} ± {error:.3f}"
 
 
 def _phases(runs: dict[str, Runs]) -> str:
