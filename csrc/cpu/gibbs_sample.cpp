@@ -25,6 +25,26 @@ std::vector<uint32_t> split_words(const at::Tensor& values, const std::vector<Pa
   return words;
 }
 
+// The best perturbed score of every row over all splits so far. Tokens below it cannot be drawn, so that the splits spare
+// themselves their noise; which of them see it, and how early, changes nothing in the draw. Threads read and write it
+// without waiting: a value that is overwritten by a lower one was only a better hint.
+class Floor {
+ public:
+  explicit Floor(int64_t rows) : values_(at::full({rows}, -INFINITY, at::kFloat)) {}
+  void read(int64_t first, int64_t rows, float* out) const {
+    for (int64_t i = 0; i < rows; ++i) out[i] = at(first + i).load(std::memory_order_relaxed);
+  }
+  void raise(int64_t first, int64_t rows, const float* best) const {
+    for (int64_t i = 0; i < rows; ++i)
+      if (best[i] > at(first + i).load(std::memory_order_relaxed)) at(first + i).store(best[i], std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic_ref<float> at(int64_t row) const { return std::atomic_ref<float>(start_[row]); }
+  at::Tensor values_;
+  float* start_ = values_.data_ptr<float>();
+};
+
 template <class Tiles>
 std::tuple<at::Tensor, at::Tensor> run(const Tiles& tiles, const at::Tensor& seed, const at::Tensor& counter) {
   const int64_t rows = tiles.rows, panels = tiles.panels.size();
@@ -36,6 +56,7 @@ std::tuple<at::Tensor, at::Tensor> run(const Tiles& tiles, const at::Tensor& see
   const at::Tensor best = at::full({plan.splits, state.lanes}, -INFINITY, at::kFloat);
   const at::Tensor best_score = at::empty_like(best);
   const at::Tensor best_token = at::full({plan.splits, state.lanes}, -1, at::kInt);
+  const Floor floor(state.lanes);
   const std::vector<uint32_t> seeds = split_words(seed, tiles.panels), counters = split_words(counter, tiles.panels);
 
   plan.run(panels, tiles.vocabulary, [&](const Task& task) {
@@ -47,11 +68,13 @@ std::tuple<at::Tensor, at::Tensor> run(const Tiles& tiles, const at::Tensor& see
       for (int64_t p = task.panel_begin; p < task.panel_end; ++p) {
         const Panel& panel = tiles.panels[p];
         const int64_t at = task.split * state.lanes + panel.first;
-        float rescale[kPanel];
+        float lowest[kPanel], rescale[kPanel];
         tile.fill(p, scores);
-        kernels().sample(panel.vecs, tokens, first, scores, &seeds[2 * panel.first], &counters[2 * panel.first],
+        floor.read(panel.first, panel.width(), lowest);
+        kernels().sample(panel.vecs, tokens, first, scores, &seeds[2 * panel.first], &counters[2 * panel.first], lowest,
                          best.data_ptr<float>() + at, best_token.data_ptr<int32_t>() + at,
                          best_score.data_ptr<float>() + at);
+        floor.raise(panel.first, panel.width(), best.data_ptr<float>() + at);
         kernels().softmax(panel.vecs, tokens, scores, state.max.data_ptr<float>() + at,
                           state.sum.data_ptr<float>() + at, rescale);
       }

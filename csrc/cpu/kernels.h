@@ -49,9 +49,10 @@ struct Kernels {
   void (*dot_scalar)(int vecs, int64_t tokens, const float* tile, const float* other, int64_t other_step, float* out);
 
   // Gumbel-max over a tile that starts at token `first` (a multiple of 4): per lane the best perturbed score so far, its
-  // token and its unperturbed score. seed and counter: [lo words | hi words], 8 * vecs each.
+  // token and its unperturbed score. seed and counter: [lo words | hi words], 8 * vecs each. A token whose perturbed
+  // score is below the lane's `floor` may be passed over.
   void (*sample)(int vecs, int64_t tokens, int64_t first, const float* tile, const uint32_t* seed,
-                 const uint32_t* counter, float* best, int32_t* best_token, float* best_score);
+                 const uint32_t* counter, const float* floor, float* best, int32_t* best_token, float* best_score);
 
   // sum_d a[d] * (b[d] - c[d]), or sum_d a[d] * b[d] if c is null.
   float (*dot_difference)(int64_t width, const float* a, const float* b, const float* c);
