@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from scone.errors import InputError, ModelError, NumericalError
+from scone_kernels import for_few_rows
 
 __all__ = ["CausalLM", "LMState", "check_finite", "truncate"]
 
@@ -46,6 +47,7 @@ class CausalLM:
         if not hasattr(model, "forward") or getattr(model, "get_output_embeddings", lambda: None)() is None:
             raise ModelError(f"lm must be a causal LM of transformers with an output head, got {type(model).__name__}")
         self.model = model.eval()
+        self._twin = for_few_rows(model) if isinstance(model, torch.nn.Module) else model
         self.tokenizer = tokenizer
         self.name = type(model).__name__
         accepts = inspect.signature(model.forward).parameters
@@ -165,7 +167,7 @@ class CausalLM:
             kwargs["attention_mask"] = mask
         if padded and self._accepts_positions:
             kwargs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        out = self.model(past_key_values=cache, use_cache=True, **kwargs)
+        out = self._twin(past_key_values=cache, use_cache=True, **kwargs)
         logits = out.logits[:, -1].float()
         check_finite(logits, f"the causal LM {self.name}", allow_infinite=True)
         if getattr(out, "past_key_values", None) is None:

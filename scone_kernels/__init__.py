@@ -9,6 +9,7 @@ from scone_kernels.hogwild import HogwildState, Snapshot
 from scone_kernels.ops.expected_dot import expected_dot, expected_dot_from_logits
 from scone_kernels.ops.expected_embedding import expected_embedding, expected_embedding_from_logits
 from scone_kernels.ops.gibbs_sample import GibbsSample, gibbs_sample, gibbs_sample_from_logits
+from scone_kernels.ops.linear import for_few_rows, linear
 from scone_kernels.ops.taylor_estimate import taylor_estimate
 
 __all__ = [
@@ -21,8 +22,10 @@ __all__ = [
     "expected_dot_from_logits",
     "expected_embedding",
     "expected_embedding_from_logits",
+    "for_few_rows",
     "gibbs_sample",
     "gibbs_sample_from_logits",
+    "linear",
     "status",
     "taylor_estimate",
 ]

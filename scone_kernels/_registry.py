@@ -21,7 +21,8 @@ class Op:
 
     `reference` defines the result. `launch` is a function without arguments that imports and returns the Triton
     launcher, so that triton is not imported before it is needed. CPU tensors take the C++ kernel (the reference where
-    the extension is missing), CUDA and HIP tensors take Triton (the reference where triton is missing).
+    the extension is missing), CUDA and HIP tensors take Triton (the reference where triton is missing, or where
+    `launch` is None because the library's own kernel is the best there).
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class Op:
         schema: str,
         *,
         reference: Callable[..., Any],
-        launch: Callable[[], Callable[..., Any]],
+        launch: Callable[[], Callable[..., Any]] | None,
         fake: Callable[..., Any],
     ) -> None:
         name = schema.split("(", 1)[0]
@@ -40,7 +41,7 @@ class Op:
         torch.library.register_fake(f"scone_kernels::{name}", fake, lib=_library)
         if _extension.why_missing is not None:
             _library.impl(name, reference, "CPU")
-        gpu = (lambda *args: launch()(*args)) if _backend.triton_found() else reference
+        gpu = (lambda *args: launch()(*args)) if launch is not None and _backend.triton_found() else reference
         _library.impl(name, gpu, "CUDA")
         self._op = getattr(torch.ops.scone_kernels, name).default
 
@@ -54,6 +55,8 @@ class Op:
         _backend.require(backend, device)
         if backend == "reference":
             return self._reference(*args)
+        if backend == "triton" and self._launch is None:
+            raise ValueError(f"backend must be None, 'reference' or 'cpu' for {self.name}, got 'triton'")
         if backend == "triton" and device.type == "cpu":
-            return self._launch()(*args)
+            return self._launch()(*args)  # type: ignore[misc]
         return self._op(*args)

@@ -29,6 +29,8 @@ def test_public_names():
         "gibbs_sample",
         "gibbs_sample_from_logits",
         "status",
+        "for_few_rows",
+        "linear",
         "taylor_estimate",
     }
     assert all(hasattr(scone_kernels, name) for name in scone_kernels.__all__)
