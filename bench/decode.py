@@ -16,6 +16,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,6 +28,7 @@ from scone import reference
 from scone.decode import Scone, SconeConfig
 from scone.evaluate.cost import measure
 from scone.evaluate.fluency import negative_log_likelihood
+from scone_kernels import for_few_rows
 
 PROMPTS = (
     "The movie was",
@@ -117,9 +119,14 @@ def compare(engine: Scone, prompts: tuple[str, ...], tokens: int) -> str:
 
 def methods(engine: Scone) -> dict[str, Writer]:
     """Each method as a writer of one continuation."""
+    twin = for_few_rows(engine.lm)
 
     def plain(prompt: str, tokens: int, seed: int) -> tuple[str, int, dict[str, float]]:
         continuations, written = _sample(engine, prompt, tokens, seed, rows=1, top_k=10)
+        return continuations[0], written, {}
+
+    def plain_few_rows(prompt: str, tokens: int, seed: int) -> tuple[str, int, dict[str, float]]:
+        continuations, written = _sample(engine, prompt, tokens, seed, rows=1, model=twin, top_k=10)
         return continuations[0], written, {}
 
     def best_of_10(prompt: str, tokens: int, seed: int) -> tuple[str, int, dict[str, float]]:
@@ -149,6 +156,7 @@ def methods(engine: Scone) -> dict[str, Writer]:
 
     return {
         "plain": plain,
+        "plain, for_few_rows": plain_few_rows,
         "best-of-10": best_of_10,
         "literal": literal,
         "paper": scone(SconeConfig.paper()),
@@ -159,13 +167,13 @@ def methods(engine: Scone) -> dict[str, Writer]:
 
 @torch.inference_mode()
 def _sample(
-    engine: Scone, prompt: str, tokens: int, seed: int, *, rows: int, **settings: float
+    engine: Scone, prompt: str, tokens: int, seed: int, *, rows: int, model: Any = None, **settings: float
 ) -> tuple[list[str], int]:
     """Continuations by transformers' own `generate` with its cache, and the tokens of the longest."""
     torch.manual_seed(seed)
     ids = torch.tensor([engine.causal_lm.encode(prompt)] * rows)
     options = {"do_sample": True, "max_new_tokens": tokens, **settings}
-    out = engine.lm.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    out = (model or engine.lm).generate(ids, attention_mask=torch.ones_like(ids), **options)
     new = out[:, ids.shape[1] :]
     return engine.lm_tokenizer.batch_decode(new, skip_special_tokens=True), new.shape[1]
 
@@ -191,7 +199,8 @@ def _table(engine: Scone, runs: dict[str, Runs]) -> str:
     header = ["method", "ms/token", "spread", "× plain", "literal ÷ this", "mean φ", "perplexity"]
     note = (
         f"\nMedians over {len(plain)} prompts (`literal`: {LITERAL_TOKENS} tokens of 2 prompts). φ: the verifier that "
-        "steers, with its standard error over the texts. Perplexity: under the LM itself.\n"
+        "steers, with its standard error over the texts. Perplexity: under the LM itself. `plain` is transformers' own\n"
+        "`generate` with its cache; `for_few_rows` the same with the linear layers that SConE gives the LM.\n"
     )
     return markdown(header, rows) + note
 
