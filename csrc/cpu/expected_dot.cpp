@@ -140,7 +140,7 @@ at::Tensor sweep(const Tiles& tiles, const Projection& projection) {
         const Panel& panel = tiles.panels[p];
         float rescale[kPanel], dot[kPanel];
         tile.fill(p, probability);
-        kernels().softmax(panel.vecs, tokens, probability, state.max_at(task.split, panel.first),
+        kernels().softmax(panel.vecs, tokens, probability, nullptr, state.max_at(task.split, panel.first),
                           state.sum_at(task.split, panel.first), rescale);
         projection.dot(p, first, tokens, probability, projected, dot);
         add_dot(panel.width(), rescale, dot, weighted.data_ptr<float>() + task.split * state.lanes + panel.first);

@@ -12,92 +12,107 @@ namespace {
 // Ranges of the vocabulary with sums of their own: few, because each costs a (N, D) buffer, and at most 24 MB together.
 constexpr int64_t kSplits = 16;
 constexpr int64_t kPartials = 6 << 20;  // in floats
-// Tokens per pass over the sums: the probabilities of a panel (24 KB) stay in the first-level cache.
+// Tokens per pass over the sums: 24 columns of the table's tile (24 KB) stay in the first-level cache.
 constexpr int64_t kPass = 256;
 static_assert(kTile % kPass == 0);
-// From this many panels on the table's tile is interleaved; below, that costs more than it gives. Measured on EPYC Milan:
-// 4 % faster at 84 panels, 5 to 20 % slower at 5.
-constexpr int64_t kLeastInterleaved = 8;
-// Panels that share one interleaved tile of the table: as many as leave every thread four tasks, within these bounds.
-// Rows are independent, so that this choice, unlike the splits, changes no result.
-constexpr int64_t kLeastGroup = 21, kMostGroup = 84;
+// Panels that share one packed tile of the table, and whose probabilities (24 KB each) are kept until its columns are
+// done: as many as leave every thread four tasks, within these bounds. Rows are independent, so that this choice, unlike
+// the splits, changes no result. Tuned on EPYC Milan against 14 and 42.
+constexpr int64_t kLeastGroup = 7, kMostGroup = 28;
 
 int64_t panels_per_group(int64_t panels, int64_t splits) {
   return std::clamp(panels * splits / (4 * at::get_num_threads()), kLeastGroup, kMostGroup);
 }
 
-// The transpose of the table's tile, interleaved to [D / 4][tokens][4] with zeros behind column D. Four tokens at a time,
-// so that whole cache lines are written.
-Matrix interleave(const at::Tensor& table, int64_t padded, float* out) {
-  const int64_t tokens = table.size(0), width = table.size(1), whole = width / 4 * 4;
-  for (int64_t first = 0; first < tokens; first += 4) {
-    const int64_t end = std::min(tokens, first + 4);
-    const float* from = table.data_ptr<float>() + first * table.stride(0);
-    for (int64_t d = 0; d < whole; d += 4)
-      for (int64_t t = first; t < end; ++t)
-        std::memcpy(out + d * tokens + 4 * t, from + (t - first) * table.stride(0) + d, 4 * sizeof(float));
-    for (int64_t d = whole; d < padded; ++d)
-      for (int64_t t = first; t < end; ++t)
-        out[d / 4 * 4 * tokens + 4 * t + d % 4] = d < width ? from[(t - first) * table.stride(0) + d] : 0.0f;
-  }
-  return Matrix::interleaved(out, tokens);
+// The table's tile as panels of columns, each [tokens][8 * vecs], with zeros behind column D. A few tokens at a time, so
+// that rows are read as they lie in memory and whole cache lines are written.
+void pack(const at::Tensor& table, const std::vector<Panel>& columns, float* out) {
+  constexpr int64_t kTogether = 8;
+  const int64_t tokens = table.size(0), stride = table.stride(0);
+  const float* rows = table.data_ptr<float>();
+  for (int64_t first = 0; first < tokens; first += kTogether)
+    for (const Panel& panel : columns)
+      for (int64_t t = first; t < std::min(tokens, first + kTogether); ++t) {
+        const float* from = rows + t * stride + panel.first;
+        float* to = out + panel.first * tokens + t * panel.width();
+        if (t + kTogether < tokens)  // rows are too short for the CPU to see the next ones coming
+          for (int64_t d = 0; d < panel.rows; d += 16) __builtin_prefetch(from + kTogether * stride + d);
+        if (panel.rows == kPanel) {
+          std::memcpy(to, from, kPanel * sizeof(float));  // of a size that the compiler knows
+        } else {
+          std::copy_n(from, panel.rows, to);
+          std::fill(to + panel.rows, to + panel.width(), 0.0f);
+        }
+      }
 }
 
 template <class Tiles>
 at::Tensor run(const Tiles& tiles, const at::Tensor& table) {
-  const int64_t rows = tiles.rows, width = table.size(1), padded = (width + kLanes - 1) / kLanes * kLanes;
+  const int64_t rows = tiles.rows, width = table.size(1);
   at::Tensor out = at::empty({rows, width}, at::kFloat);
   if (rows == 0 || width == 0) return out;
 
-  const int64_t panels = tiles.panels.size();
-  const bool interleaved = panels >= kLeastInterleaved || width != padded;
+  const std::vector<Panel> columns = make_panels(width);
+  const int64_t panels = tiles.panels.size(), padded = columns.back().first + columns.back().width();
   const int64_t splits = Plan::splits_of(tiles.vocabulary, std::min(kSplits, kPartials / (rows * padded)));
   const Plan plan(panels, tiles.vocabulary, panels_per_group(panels, splits), splits);
   const SoftmaxState state(splits, rows);
-  const at::Tensor partial = at::empty({splits, state.lanes, padded}, at::kFloat);  // panels of [D][8 * vecs]
-  const auto sums_at = [&](int64_t split, int64_t row) {
-    return partial.data_ptr<float>() + (split * state.lanes + row) * padded;
+  const at::Tensor partial = at::empty({splits, padded, state.lanes}, at::kFloat);  // panels of columns, [row][8 * vecs]
+  const auto sums_at = [&](int64_t split, const Panel& column, int64_t row) {
+    return partial.data_ptr<float>() + (split * padded + column.first) * state.lanes + row * column.width();
   };
 
   plan.run(panels, tiles.vocabulary, [&](const Task& task) {
-    const at::Tensor scratch = at::empty({kPass * (kPanel + (interleaved ? padded : 0))}, at::kFloat);
-    float* probability = scratch.data_ptr<float>();
-    float* copy = probability + kPass * kPanel;
+    const Panel& last_panel = tiles.panels[task.panel_end - 1];
+    const int64_t first_row = tiles.panels[task.panel_begin].first;
+    const int64_t lanes = last_panel.first + last_panel.width() - first_row;
+    const int64_t rows_in_quads = (last_panel.first + last_panel.rows - first_row + 3) / 4 * 4;
+    const at::Tensor scratch = at::empty({kPass * (kPanel + lanes + padded) + lanes}, at::kFloat);
+    float* logits = scratch.data_ptr<float>();
+    float* probability = logits + kPass * kPanel;  // [lanes / 4][tokens][4]
+    float* packed = probability + kPass * lanes;
+    float* rescale = packed + kPass * padded;
     for (int64_t first = task.token_begin; first < task.token_end; first += kPass) {
       const int64_t tokens = std::min(kPass, task.token_end - first);
       const typename Tiles::Tile tile(tiles, first, tokens, task.panel_begin, task.panel_end);
-      const at::Tensor part = as_float_rows(table.narrow(0, first, tokens));
-      const Matrix columns = interleaved ? interleave(part, padded, copy)
-                                         : Matrix::transposed(part.data_ptr<float>(), part.stride(0));
       for (int64_t p = task.panel_begin; p < task.panel_end; ++p) {
         const Panel& panel = tiles.panels[p];
-        float rescale[kPanel];
-        tile.fill(p, probability);
-        kernels().softmax(panel.vecs, tokens, probability, state.max_at(task.split, panel.first),
-                          state.sum_at(task.split, panel.first), rescale);
-        kernels().matmul(panel.vecs, padded, tokens, columns, probability, sums_at(task.split, panel.first),
-                         first == task.token_begin ? nullptr : rescale);
+        const int64_t at = panel.first - first_row;
+        tile.fill(p, logits);
+        kernels().softmax(panel.vecs, tokens, logits, probability + at * tokens, state.max_at(task.split, panel.first),
+                          state.sum_at(task.split, panel.first), rescale + at);
       }
+      pack(as_float_rows(table.narrow(0, first, tokens)), columns, packed);
+      for (const Panel& column : columns)
+        kernels().matmul(column.vecs, rows_in_quads, tokens, Matrix::interleaved(probability, tokens),
+                         packed + column.first * tokens, sums_at(task.split, column, first_row),
+                         first == task.token_begin ? nullptr : rescale);
     }
   });
 
+  // A panel's rows together, because their sums lie together.
   at::parallel_for(0, panels, 1, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
       const Panel& panel = tiles.panels[p];
-      for (int64_t i = 0; i < panel.rows; ++i) {
-        const int64_t row = panel.first + i;
-        float top = -INFINITY, total = 0.0f;
-        for (int64_t s = 0; s < splits; ++s) top = std::max(top, *state.max_at(s, row));
-        float* to = out.data_ptr<float>() + row * width;
-        std::fill_n(to, width, 0.0f);
-        for (int64_t s = 0; s < splits; ++s) {
-          const float factor = std::exp(*state.max_at(s, row) - top);
-          const float* from = sums_at(s, panel.first) + i;
-          total += factor * *state.sum_at(s, row);
-          for (int64_t d = 0; d < width; ++d) to[d] += factor * from[d * panel.width()];
+      float* to = out.data_ptr<float>() + panel.first * width;
+      float top[kPanel], total[kPanel]{}, factor[kPanel];
+      std::fill_n(top, kPanel, -INFINITY);
+      std::fill_n(to, panel.rows * width, 0.0f);
+      for (int64_t s = 0; s < splits; ++s)
+        for (int64_t i = 0; i < panel.rows; ++i) top[i] = std::max(top[i], *state.max_at(s, panel.first + i));
+      for (int64_t s = 0; s < splits; ++s) {
+        for (int64_t i = 0; i < panel.rows; ++i) {
+          factor[i] = std::exp(*state.max_at(s, panel.first + i) - top[i]);
+          total[i] += factor[i] * *state.sum_at(s, panel.first + i);
         }
-        for (int64_t d = 0; d < width; ++d) to[d] /= total;
+        for (const Panel& column : columns) {
+          const float* from = sums_at(s, column, panel.first);
+          for (int64_t i = 0; i < panel.rows; ++i, from += column.width())
+            for (int64_t d = 0; d < column.rows; ++d) to[i * width + column.first + d] += factor[i] * from[d];
+        }
       }
+      for (int64_t i = 0; i < panel.rows; ++i)
+        for (int64_t d = 0; d < width; ++d) to[i * width + d] /= total[i];
     }
   });
   return out;

@@ -75,8 +75,8 @@ std::tuple<at::Tensor, at::Tensor> run(const Tiles& tiles, const at::Tensor& see
                          best.data_ptr<float>() + at, best_token.data_ptr<int32_t>() + at,
                          best_score.data_ptr<float>() + at);
         floor.raise(panel.first, panel.width(), best.data_ptr<float>() + at);
-        kernels().softmax(panel.vecs, tokens, scores, state.max.data_ptr<float>() + at,
-                          state.sum.data_ptr<float>() + at, rescale);
+        kernels().softmax(panel.vecs, tokens, scores, nullptr, state.max_at(task.split, panel.first),
+                          state.sum_at(task.split, panel.first), rescale);
       }
     }
   });

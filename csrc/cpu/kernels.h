@@ -20,16 +20,15 @@ struct Matrix {
   int64_t quad, row, step;
 
   static Matrix row_major(const float* data, int64_t stride) { return {data, 4 * stride, stride, 1}; }
-  static Matrix transposed(const float* data, int64_t stride) { return {data, 4, 1, stride}; }
-  // Four rows interleaved, [rows / 4][depth][4].
+  // Four rows interleaved, [rows / 4][depth][4]; rows are a multiple of 4.
   static Matrix interleaved(const float* data, int64_t depth) { return {data, 4 * depth, 1, 4}; }
 };
 
 struct Kernels {
   const char* name;
 
-  // c[i][lane] = sum_k a(i, k) * b[k][lane], i < rows, lane < 8 * vecs; c[i][lane] * older[lane] is added unless older is
-  // null. Only a row-major matrix may have rows that are no multiple of 8.
+  // c[i][lane] = sum_k a(i, k) * b[k][lane], i < rows, lane < 8 * vecs; c[i][lane] * older[i] is added unless older is
+  // null.
   void (*matmul)(int vecs, int64_t rows, int64_t depth, Matrix a, const float* b, float* c, const float* older);
 
   // out[column][8 * vecs] = the transpose of `rows` rows of `columns` floats; lanes without a row are zero.
@@ -38,9 +37,10 @@ struct Kernels {
   // tile = (tile + bias[token]) * scale, or -inf where keep[token] is 0. bias and keep may be null.
   void (*temper)(int vecs, int64_t tokens, const float* bias, const uint8_t* keep, float scale, float* tile);
 
-  // One step of the online softmax: tile becomes exp(tile - max), where max (in and out) grows to cover the tile; sum is
-  // rescaled and grows by the tile's; rescale is the factor that older sums need.
-  void (*softmax)(int vecs, int64_t tokens, float* tile, float* max, float* sum, float* rescale);
+  // One step of the online softmax: exp(tile - max), where max (in and out) grows to cover the tile; sum is rescaled and
+  // grows by the tile's; rescale is the factor that older sums need. The exponentials take the tile's place, or go to
+  // `quads`, unless it is null, as a matrix of rows by tokens with four rows interleaved.
+  void (*softmax)(int vecs, int64_t tokens, float* tile, float* quads, float* max, float* sum, float* rescale);
 
   // out[lane] = sum over tokens of tile[token][lane] * other[token][lane].
   void (*dot_lanes)(int vecs, int64_t tokens, const float* tile, const float* other, float* out);

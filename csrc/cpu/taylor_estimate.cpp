@@ -6,7 +6,7 @@
 namespace scone {
 namespace {
 
-constexpr int64_t kGrain = 1 << 16;  // elements of grad below which a second thread costs more than it gives
+constexpr int64_t kGrain = 1 << 15;  // elements of grad below which a second thread costs more than it gives
 
 const float* row_of(const at::Tensor& tensor, int64_t row) { return tensor.data_ptr<float>() + row * tensor.stride(0); }
 
