@@ -72,7 +72,8 @@ def _tensor(name: str, tensor: Tensor, shape: tuple[int | None, ...], device: to
     if tensor.device != device:
         raise ValueError(f"{name} must be on {device}, got {tensor.device}")
     given = tensor.shape
-    if given == shape or len(given) == len(shape) == shape.count(None):  # no loop where none is needed: small calls feel it
+    # No loop where none is needed: small calls feel it.
+    if given == shape or len(given) == len(shape) == shape.count(None):
         return
     if len(given) != len(shape) or any(want not in (None, have) for have, want in zip(given, shape)):
         wanted = ", ".join("any" if size is None else str(size) for size in shape) + ("," if len(shape) == 1 else "")
