@@ -50,7 +50,7 @@ class SconeConfig:
 
     # lookahead
     init: Init = "lm"
-    lookahead: int | None = 2
+    lookahead: int | None = 3
     lm_lookahead: int | None = None
     lookahead_top_p: float = 0.9
     lookahead_min_p: float = 0.1
@@ -69,6 +69,7 @@ class SconeConfig:
     coupled: bool = True
 
     # estimate
+    blend: float = 0.5
     expand: Expand = "mean"
     marginals: Marginals = "sweep"
     taylor: Taylor = "position"
@@ -117,6 +118,7 @@ class SconeConfig:
             thin=5,
             chains=2,
             coupled=False,
+            blend=0.0,
             expand="sample",
             marginals="unmasked",
             taylor="mean",
@@ -131,7 +133,7 @@ class SconeConfig:
         >>> SconeConfig.fast().chains
         1
         """
-        return cls(top_k=8, min_mass=0.05, lookahead=1, context_window=64).replace(**changes)
+        return cls(top_k=8, min_mass=0.05, lookahead=1, blend=0.0, context_window=64).replace(**changes)
 
     @property
     def samples(self) -> int:
@@ -203,6 +205,7 @@ _EXPECT: dict[str, _Rule] = {
     "workers": _integer(1),
     "sync_every": _integer(1),
     "coupled": (lambda v: isinstance(v, bool), "True or False"),
+    "blend": _number(0, 1),
     "expand": _choice(Expand),
     "marginals": _choice(Marginals),
     "taylor": _choice(Taylor),

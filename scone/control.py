@@ -13,7 +13,7 @@ from scone.bridge import Bridge, Surfaces
 from scone.conditionals import Conditionals
 from scone.config import SconeConfig
 from scone.errors import DeviceError
-from scone.estimate import Expansion, estimate, linearise
+from scone.estimate import Expansion, blend, estimate, linearise
 from scone.lm import CausalLM, LMState, truncate
 from scone.lookahead import Lookahead, Sample, begin, look_ahead, shift
 from scone.output import Timer
@@ -61,7 +61,7 @@ class Controller:
     >>> from scone.decode import Scone, SconeConfig
     >>> controller = Scone.from_pretrained().controller
     >>> controller.horizon(0, SconeConfig()), controller.horizon(1000, SconeConfig())
-    (0, 2)
+    (0, 3)
     """
 
     def __init__(self, lm: CausalLM, mlm: Conditionals, verifier: Expression) -> None:
@@ -130,6 +130,11 @@ class Controller:
             last = start.with_ids(kept[-1].ids).futures()
             for i, pair in enumerate(todo.ahead):
                 futures[pair] = last[i * config.chains : (i + 1) * config.chains]
+        if todo.ahead and config.blend > 0:
+            with timer("estimate"):
+                q[:, rows, columns] = blend(
+                    q[:, rows, columns], self._score_now(todo.ahead_texts, config), config.blend
+                )
         return Judged(fill(q, candidates), futures, read, {pair: row for row, pair in enumerate(todo.ahead)})
 
     def carry(self, text: Text, judged: Judged, b: int, k: int, config: SconeConfig, *, remaining: int) -> None:
@@ -151,6 +156,15 @@ class Controller:
     def _score_terms(self, texts: list[str]) -> Tensor:
         values = {leaf.key: leaf.evaluate(texts) for leaf in self.verifier.leaves}
         return torch.stack([term.combine(values) for term in self.verifier.terms])
+
+    def _score_now(self, texts: list[str], config: SconeConfig) -> Tensor:
+        """(terms, rows): q of texts as if they ended here, in the lookahead's window."""
+        if not self.differentiable:
+            return self._score_terms(texts)
+        leaves = [leaf for leaf in self.verifier.leaves if isinstance(leaf, EmbeddingVerifier)]
+        return self._score_expected(
+            texts, {leaf: leaf.table.new_empty(len(texts), 0, leaf.table.shape[1]) for leaf in leaves}, config
+        )
 
     def _score_expected(self, texts: list[str], means: dict[EmbeddingVerifier, Tensor], config: SconeConfig) -> Tensor:
         """(terms, rows): q of texts that go on with the mean embeddings (rows, tokens, D) of each leaf."""

@@ -15,7 +15,7 @@ from scone.config import SconeConfig
 from scone.lookahead import Lookahead, Sample
 from scone.verifier import EmbeddingVerifier, Expression, Leaf
 
-__all__ = ["Expansion", "estimate", "expected_value", "linearise", "reweigh", "taylor_term"]
+__all__ = ["Expansion", "blend", "estimate", "expected_value", "linearise", "reweigh", "taylor_term"]
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,16 @@ def estimate(
     """
     values = {key: expected_value(expansion, mlm, sample, config) for key, expansion in expansions.items()}
     return torch.stack([term.combine(values) for term in verifier.terms])
+
+
+def blend(ahead: Tensor, now: Tensor, share: float) -> Tensor:
+    """q from two views of a candidate: its lookahead's φ and that of the text so far, mixed as log-odds.
+
+    >>> blend(torch.tensor([0.8]), torch.tensor([0.2]), share=0.5)
+    tensor([0.5000])
+    """
+    ahead, now = (q.clamp(1e-6, 1 - 1e-6).logit() for q in (ahead, now))
+    return ((1 - share) * ahead + share * now).sigmoid()
 
 
 def expected_value(expansion: Expansion, mlm: Conditionals, sample: Sample, config: SconeConfig) -> Tensor:

@@ -44,6 +44,7 @@ HELP = {
     "workers": "asynchronous workers that share a chain's state; 1 is synchronous and reproducible",
     "sync_every": "updates between two synchronisations of the workers",
     "coupled": "candidates share their random numbers, so that they differ by the candidate and not by noise",
+    "blend": "weight of the text so far, without lookahead, in q; 0: the lookahead alone",
     "expand": "expand the verifier about the drawn lookahead, or about its expected embeddings",
     "marginals": "conditionals of the estimate: those of the last sweep, masked one by one, or in one unmasked pass",
     "taylor": "gradient and difference matched by position, or the paper's means",

@@ -15,22 +15,27 @@ from scone.lm import CausalLM
 
 __all__ = ["OPTION_ROWS", "myopic", "next_token", "plain_rollouts"]
 
-# The rows of the audit's table: each option of the decoder against its default. The options of the masked LM's chains
-# are shown where these are at work, and those of the Taylor term with the full term.
-_CHAINS = "init=warm,lookahead=6,expand=sample"
+# The rows of the audit's table: each option of the decoder against its default. The options of lookaheads are shown
+# without the verifier's view of the text so far, those of the masked LM's chains where these are at work, and those of
+# the Taylor term with the full term.
+_ALONE = "blend=0"
+_CHAINS = f"{_ALONE},init=warm,lookahead=6,expand=sample"
 OPTION_ROWS = (
     "default",
     "paper",
     "fast",
+    "blend=0.25",
+    "blend=0.75",
     "lookahead=1",
     "lookahead=2",
-    "lookahead=5",
-    "lookahead=10",
-    "expand=sample",
-    "expand=sample,coupled=False",
-    "expand=sample,chains=4",
-    "init=mask,lookahead=6",
-    "init=warm,lookahead=6",
+    "lookahead=4",
+    "lookahead=6",
+    *(f"{_ALONE},lookahead={length}" for length in (1, 2, 3, 4, 6, 10)),
+    f"{_ALONE},expand=sample",
+    f"{_ALONE},expand=sample,coupled=False",
+    f"{_ALONE},expand=sample,chains=4",
+    f"{_ALONE},init=mask,lookahead=6",
+    f"{_ALONE},init=warm,lookahead=6",
     _CHAINS,
     f"{_CHAINS},chains=4",
     f"{_CHAINS},schedule=uniform",

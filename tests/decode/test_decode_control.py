@@ -127,3 +127,19 @@ def test_generation_equals_reference(positive: Verifier) -> None:
     assert out.continuations == [text]
     for fast, plain in zip(out.trace[0], steps):
         assert torch.allclose(fast.q, plain.q, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["expected", "chains", "callable"])
+def test_blend_mixes_the_lookahead_with_the_text_so_far(engine: Scone, kind: str) -> None:
+    if kind == "callable":
+        short = Verifier.from_callable(lambda texts: [1 / (1 + len(text)) for text in texts])
+        engine = Scone((engine.lm, engine.lm_tokenizer), (engine.masked_lm, engine.masked_lm_tokenizer), short)
+    ways = {"expected": {"expand": "mean", "init": "lm"}, "chains": {"expand": "sample", "init": "mask"}}
+    engine = engine.with_config(min_mass=0, lookahead=4, **ways.get(kind, ways["expected"]))
+    prompt, options = "the movie was", {"max_new_tokens": 9, "seed": 1}
+    steps = {share: engine.with_config(blend=share).next_token(prompt, **options) for share in (0.0, 0.25, 1.0)}
+    texts = [prompt + engine.lm_tokenizer.decode([token]) for token in steps[1.0].tokens.tolist()]
+    assert torch.allclose(steps[1.0].q, engine.verifier.score(texts), atol=1e-5)
+    assert not torch.allclose(steps[0.0].q, steps[1.0].q, atol=1e-4)
+    mixed = 0.75 * steps[0.0].q.logit() + 0.25 * steps[1.0].q.logit()
+    assert torch.allclose(steps[0.25].q.logit(), mixed, atol=1e-4)

@@ -160,6 +160,7 @@ def test_nan_names_the_model(positive: Verifier, part: str) -> None:
         ("schedule", "random", "one of 'systematic', 'uniform'"),
         ("taylor", "sum", "one of 'position', 'mean'"),
         ("linearise", "probability", "one of 'prob', 'logit'"),
+        ("blend", 1.5, "a number in [0, 1]"),
         ("lookahead", -1, "an integer of at least 0 or None"),
         ("block", 0, "an integer of at least 1"),
         ("iterations", -1, "an integer of at least 0"),

@@ -15,7 +15,7 @@ from transformers import BertConfig, BertForMaskedLM
 from scone.decode import Scone, SconeConfig, Verifier
 
 WORDS = ["aba", "bab", "caa", "bcc", "abc"]
-PAPER_WAY = SconeConfig(init="warm", expand="sample", min_mass=0, block=6, linearise="prob", taylor_scale=1)
+PAPER_WAY = SconeConfig(init="warm", expand="sample", blend=0, min_mass=0, block=6, linearise="prob", taylor_scale=1)
 
 
 def word_tokenizer(words: list[str]) -> Any:
@@ -161,7 +161,7 @@ def test_taylor_scale_interpolates_between_sample_and_expectation() -> None:
 def test_expanding_about_the_mean_is_exact_for_a_linear_verifier() -> None:
     """φ of the expected embeddings equals the enumerated expectation, and there is nothing random in it."""
     tokenizer = word_tokenizer(WORDS)
-    config = SconeConfig(init="mask", warmup=0, lookahead=3, block=3, min_mass=0, expand="mean", top_k=4)
+    config = SconeConfig(init="mask", warmup=0, lookahead=3, block=3, min_mass=0, expand="mean", blend=0, top_k=4)
     verifier = linear_verifier(piece_tokenizer(), weigh_positions=False)
     engine = Scone(tiny.llama(), (factorised_masked_lm(tokenizer), tokenizer), verifier, config)
     step = engine.next_token("aba ab", max_new_tokens=20, seed=3)
@@ -176,7 +176,7 @@ def test_the_lms_next_token_in_expectation_is_exact_for_a_linear_verifier(make: 
     """One token of lookahead, the LM's own: q is the mean of φ over the candidates' likely successors."""
     lm, tokenizer = make()
     verifier = linear_verifier(tokenizer, weigh_positions=True)
-    config = SconeConfig(init="lm", expand="mean", lookahead=1, min_mass=0, top_k=5)
+    config = SconeConfig(init="lm", expand="mean", blend=0, lookahead=1, min_mass=0, top_k=5)
     engine = Scone((lm, tokenizer), tiny.masked_lm("bert"), verifier, config)
     prompt = "the movie was"
     step = engine.next_token(prompt, max_new_tokens=9)

@@ -110,7 +110,7 @@ def test_callable_is_judged_on_the_text_it_would_read(engine: Scone) -> None:
         return [1 / (1 + len(t) / 10) for t in texts]
 
     verifier = Verifier.from_callable(short_words)
-    controlled = Scone(tiny.llama(), tiny.masked_lm("bert"), verifier, engine.config)
+    controlled = Scone(tiny.llama(), tiny.masked_lm("bert"), verifier, engine.config.replace(blend=0))
     step = controlled.next_token("the movie was", max_new_tokens=6)
     assert len(seen) == len(step.tokens) and all(t.startswith("the movie was") for t in seen)
     assert step.q.tolist() == pytest.approx([1 / (1 + len(t) / 10) for t in seen])
