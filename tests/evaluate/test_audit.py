@@ -119,7 +119,9 @@ def test_too_few_rollouts_are_refused(world):
 def test_a_warm_engine_is_walked_to_where_decoding_would_be(names):
     """In `generate` the q of a step is what the walk through the same tokens gives."""
     models = Models(names, "sentiment")
-    engine = models.engine("positive", False, SconeConfig(init="warm", expand="sample", top_k=4, min_mass=0.0, warmup=1, block=2))
+    engine = models.engine(
+        "positive", False, SconeConfig(init="warm", expand="sample", top_k=4, min_mass=0.0, warmup=1, block=2)
+    )
     prompt = models.lm.encode("the film was")
     out = engine.generate(["the film was"], max_new_tokens=6, seed=3)
     assert len(out.token_ids[0]) > 3
@@ -131,7 +133,9 @@ def test_a_warm_engine_is_walked_to_where_decoding_would_be(names):
 
 def test_estimate_of_a_warm_engine_depends_on_the_walk(names):
     models = Models(names, "sentiment")
-    engine = models.engine("positive", False, SconeConfig(init="warm", expand="sample", top_k=4, min_mass=0.0, warmup=1, block=2))
+    engine = models.engine(
+        "positive", False, SconeConfig(init="warm", expand="sample", top_k=4, min_mass=0.0, warmup=1, block=2)
+    )
     ids = models.lm.encode("the film was very good and nice")
     candidates = models.lm.prefill([ids]).logits[0].topk(4).indices.tolist()
     step = Step("the film was", "the film was very good and nice", "middle", 8, tuple(ids), tuple(candidates), 0)
