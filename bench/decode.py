@@ -1,6 +1,7 @@
 """What control costs: plain sampling, best-of-10, the literal algorithm, and SConE's presets, in one run.
 
-    python -m bench decode                         the table (about twelve minutes on two cores)
+    python -m bench decode                         the table (about twenty minutes on two cores)
+    python -m bench decode step                    one and the same step: the literal algorithm, paper() and the default
     python -m bench decode memory profile growth   memory beyond the models, the operations of one step, and how the
                                                    cost grows with candidates, lookahead, prompt, batch and the rest
     python -m bench decode --out DIR               each part also as Markdown, with a plot for each growth
@@ -41,6 +42,7 @@ PROMPTS = (
 LITERAL_TOKENS = 2  # of the literal algorithm, which takes many seconds for each
 PARTS = {
     "compare": "Cost of decoding",
+    "step": "One step, three ways",
     "memory": "Memory of decoding",
     "profile": "Profile of a step",
     "growth": "How the cost grows",
@@ -76,6 +78,8 @@ def main(argv: list[str]) -> int:
         sections: Iterable[str]
         if part == "compare":
             sections = [compare(engine, PROMPTS[: args.prompts], args.tokens)]
+        elif part == "step":
+            sections = [same_step(engine, PROMPTS[: args.prompts])]
         elif part == "memory":
             sections = [memory()]
         elif part == "profile":
@@ -115,6 +119,37 @@ def compare(engine: Scone, prompts: tuple[str, ...], tokens: int) -> str:
                 run.nll += float(nll[0])
                 run.nll_tokens += int(count[0])
     return _table(engine, runs) + "\n" + _phases(runs)
+
+
+def same_step(engine: Scone, prompts: tuple[str, ...], tokens: int = 30) -> str:
+    """The first step of texts of 30 tokens, with the paper's lookahead of 25 in full: seconds, and whether q agrees."""
+    parts = reference.Parts.of(engine)
+    paper, default = engine.with_config(SconeConfig.paper()), engine.with_config(SconeConfig())
+    ways: dict[str, Callable[[str], Any]] = {
+        "literal": lambda prompt: reference.next_token(parts, prompt, max_new_tokens=tokens, seed=0),
+        "paper()": lambda prompt: paper.next_token(prompt, max_new_tokens=tokens, seed=0),
+        "default": lambda prompt: default.next_token(prompt, max_new_tokens=tokens, seed=0),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    differences = []
+    for name in ("paper()", "default"):
+        ways[name]("It was")
+    for prompt in prompts:
+        found = {}
+        for name, way in ways.items():
+            with measure() as cost:
+                found[name] = way(prompt)
+            seconds[name].append(cost.seconds)
+        differences.append(float((found["literal"].q - found["paper()"].q).abs().max()))
+    rows = []
+    for name, own in seconds.items():
+        ratios = sorted(a / b for a, b in zip(seconds["literal"], own))
+        row = [name, f"{statistics.median(own):.2f}", f"{min(own):.2f} to {max(own):.2f}"]
+        rows.append([*row, f"{statistics.median(ratios):.1f}", f"{ratios[0]:.1f} to {ratios[-1]:.1f}"])
+    return markdown(["way", "seconds", "spread", "literal ÷ this", "spread"], rows) + (
+        f"\nThe first step of {len(prompts)} texts of {tokens} tokens. `literal` and `paper()` make the same random\n"
+        f"choices: their q differ by {max(differences):.1e} at most.\n"
+    )
 
 
 def methods(engine: Scone) -> dict[str, Writer]:
