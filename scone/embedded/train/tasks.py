@@ -90,7 +90,9 @@ UNFIT = re.compile(
     r"births|deaths|people|characters|saints|fiction|films|novels|music|albums|games?\b|television|literar|dance|"
     r"cities|islands|pseudoscience|social science|cryptid|legend|philosoph|religi|crim|customs|fighting|vitamin"
 )
-PARAGRAPHS_PER_ARTICLE, WORDS = 3, 40
+# words in many articles say little of their topic: a bag of words needs to see more of each than a verifier does
+PARAGRAPHS_PER_ARTICLE = {"judge": 60}
+FEW_PARAGRAPHS, WORDS = 3, 40
 
 
 def topic_of(categories: Iterable[str]) -> str | None:
@@ -115,7 +117,8 @@ def topic_examples(split: str) -> Groups:
         if topic and text.split_of(article.title) == split:
             target = _one_hot(labels.index(topic), len(labels))
             group = groups[f"{topic} wikipedia"]
-            begun = [" ".join(paragraph.split()[:WORDS]) for paragraph in article.paragraphs[:PARAGRAPHS_PER_ARTICLE]]
+            count = PARAGRAPHS_PER_ARTICLE.get(split, FEW_PARAGRAPHS)
+            begun = [" ".join(paragraph.split()[:WORDS]) for paragraph in article.paragraphs[:count]]
             group.extend(Example(paragraph, target) for paragraph in begun)
     for topic, subject, paragraph in written():
         if text.split_of(subject) == split:
