@@ -6,6 +6,7 @@ import multiprocessing
 
 import torch
 from torch.profiler import ProfilerActivity
+from torch.utils.benchmark import Timer
 
 from bench.machine import peak_extra_bytes
 from bench.tables import markdown
@@ -57,8 +58,6 @@ def profile(engine: Scone) -> str:
 
 def _passes(engine: Scone) -> str:
     """What a pass of the LM costs by the number of rows, against reading its weights once from memory."""
-    from torch.utils.benchmark import Timer
-
     lm = engine.causal_lm
     prompt = lm.encode(PROMPT)
     rows, weights = [], sum(p.numel() * p.element_size() for p in engine.lm.parameters())

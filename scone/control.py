@@ -70,14 +70,14 @@ class Controller:
         self.verifier = verifier
         self.surfaces = Surfaces(mlm.tokenizer)
         self.bridges: dict[object, Bridge] = {}
-        for leaf in verifier.leaves:
-            if isinstance(leaf, EmbeddingVerifier):
-                if leaf.device != mlm.device:
-                    raise DeviceError(
-                        f"verifier {leaf.name} must be on the masked LM's device {mlm.device}, got {leaf.device}"
-                    )
-                self.bridges[leaf.key] = Bridge(mlm.tokenizer, mlm.keep.shape[0], self.surfaces, leaf)
-        self.differentiable = all(isinstance(leaf, EmbeddingVerifier) for leaf in verifier.leaves)
+        self.readers = [leaf for leaf in verifier.leaves if isinstance(leaf, EmbeddingVerifier)]  # of embeddings
+        for leaf in self.readers:
+            if leaf.device != mlm.device:
+                raise DeviceError(
+                    f"verifier {leaf.name} must be on the masked LM's device {mlm.device}, got {leaf.device}"
+                )
+            self.bridges[leaf.key] = Bridge(mlm.tokenizer, mlm.keep.shape[0], self.surfaces, leaf)
+        self.differentiable = len(self.readers) == len(verifier.leaves)
         self.lm_tables: dict[object, Tensor] = {}  # (V of the LM, D), made when first used
         self.density = len(mlm.encode(_SENTENCE)) / max(1, len(lm.tokenizer(_SENTENCE)["input_ids"]))
 
@@ -161,10 +161,8 @@ class Controller:
         """(terms, rows): q of texts as if they ended here, in the lookahead's window."""
         if not self.differentiable:
             return self._score_terms(texts)
-        leaves = [leaf for leaf in self.verifier.leaves if isinstance(leaf, EmbeddingVerifier)]
-        return self._score_expected(
-            texts, {leaf: leaf.table.new_empty(len(texts), 0, leaf.table.shape[1]) for leaf in leaves}, config
-        )
+        nothing = {leaf: leaf.table.new_empty(len(texts), 0, leaf.table.shape[1]) for leaf in self.readers}
+        return self._score_expected(texts, nothing, config)
 
     def _score_expected(self, texts: list[str], means: dict[EmbeddingVerifier, Tensor], config: SconeConfig) -> Tensor:
         """(terms, rows): q of texts that go on with the mean embeddings (rows, tokens, D) of each leaf."""
@@ -211,15 +209,14 @@ class Controller:
 
     def _anticipate(self, read: LMState, config: SconeConfig, length: int) -> dict[EmbeddingVerifier, Tensor]:
         """The next tokens in expectation, as embeddings of each verifier: (rows, tokens, D)."""
-        leaves = [leaf for leaf in self.verifier.leaves if isinstance(leaf, EmbeddingVerifier)]
-        for leaf in leaves:
+        for leaf in self.readers:
             if leaf.key not in self.lm_tables:
                 bridge = Bridge(self.lm.tokenizer, self.lm.vocabulary, Surfaces(self.lm.tokenizer), leaf)
                 self.lm_tables[leaf.key] = bridge.table
         count = self._lm_tokens(length, config.lm_lookahead)
         forked = self.lm.select(read, torch.arange(len(read.logits)))
-        tables = [self.lm_tables[leaf.key] for leaf in leaves]
-        return dict(zip(leaves, self.lm.anticipate(forked, count, tables, top_k=config.top_k)))
+        tables = [self.lm_tables[leaf.key] for leaf in self.readers]
+        return dict(zip(self.readers, self.lm.anticipate(forked, count, tables, top_k=config.top_k)))
 
     def _lm_tokens(self, length: int, limit: int | None) -> int:
         """How many tokens the LM writes, at most `limit`, of a lookahead of `length` tokens of the masked LM."""

@@ -93,7 +93,7 @@ def test_bad_arguments_are_named(change, message):
         linear(**({"x": x, "weight": weight, "bias": bias} | change))
 
 
-needs_extension = pytest.mark.skipif(not scone_kernels.status().cpu.live, reason="pure Python: there is no twin")
+needs_extension = pytest.mark.skipif(not scone_kernels.status().cpu.live, reason="needs the C++ extension")
 
 
 class Block(nn.Module):

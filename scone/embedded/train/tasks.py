@@ -90,9 +90,8 @@ UNFIT = re.compile(
     r"births|deaths|people|characters|saints|fiction|films|novels|music|albums|games?\b|television|literar|dance|"
     r"cities|islands|pseudoscience|social science|cryptid|legend|philosoph|religi|crim|customs|fighting|vitamin"
 )
-# words in many articles say little of their topic: a bag of words needs to see more of each than a verifier does
-PARAGRAPHS_PER_ARTICLE = {"judge": 60}
-FEW_PARAGRAPHS, WORDS = 3, 40
+PARAGRAPHS_PER_ARTICLE, WORDS = 3, 40
+PARAGRAPHS_FOR_THE_JUDGE = 60  # a bag of words knows nothing beforehand, and learns from more of each article
 
 
 def topic_of(categories: Iterable[str]) -> str | None:
@@ -117,7 +116,7 @@ def topic_examples(split: str) -> Groups:
         if topic and text.split_of(article.title) == split:
             target = _one_hot(labels.index(topic), len(labels))
             group = groups[f"{topic} wikipedia"]
-            count = PARAGRAPHS_PER_ARTICLE.get(split, FEW_PARAGRAPHS)
+            count = PARAGRAPHS_FOR_THE_JUDGE if split == "judge" else PARAGRAPHS_PER_ARTICLE
             begun = [" ".join(paragraph.split()[:WORDS]) for paragraph in article.paragraphs[:count]]
             group.extend(Example(paragraph, target) for paragraph in begun)
     for topic, subject, paragraph in written():
