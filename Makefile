@@ -1,9 +1,11 @@
 # Everything a fresh machine needs: `make demo` and `make test`. Both call `make setup` themselves.
 #   make PYTHON=python3.12 setup      another interpreter (3.10 to 3.13)
+#   make EVALUATE='--workers 2' evaluate-full      more options for it, for example --count 20 for fewer prompts
 #   make TORCH_INDEX=URL setup        look for torch there too, for example an index of its CPU-only builds
 PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
+EVALUATE ?=
 BIN := $(VENV)/bin
 # Most of what is installed is never imported, so bytecode is left to the first import.
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile
@@ -72,7 +74,7 @@ evaluate: setup
 	$(BIN)/python -m scone report runs/small
 
 evaluate-full: setup
-	$(BIN)/python -m scone evaluate all --out runs/full
+	$(BIN)/python -m scone evaluate all --out runs/full $(EVALUATE)
 	$(BIN)/python -m scone report runs/full
 
 docs: setup

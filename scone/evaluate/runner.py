@@ -24,7 +24,7 @@ from scone.evaluate.models import ModelNames
 from scone.evaluate.progress import Progress
 from scone.evaluate.records import Record, Records, key_of
 from scone.evaluate.tasks import TASKS, Prompt, Task
-from scone.evaluate.work import SCORERS, Item, Result, do, facts_of, models_for, score_key
+from scone.evaluate.work import SCORERS, Item, Result, do, facts_of, models_for, score_key, setup_of
 
 __all__ = ["Plan", "execute"]
 
@@ -116,15 +116,16 @@ def _job(plan: Plan, task: Task, prompt: Prompt) -> Job:
 
 
 def _tries_that_fit(plan: Plan, task: str, store: Store, folder: Path) -> int:
-    """Tries of best-of-n in the time of SConE: measured once for a run, then read from the folder."""
+    """Tries of best-of-n in the time of SConE: measured once, then read from the folder, also when prompts are added."""
     path = folder / "matched.json"
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     models = models_for(plan.names, TASKS[task].attribute)
     jobs = [_job(plan, TASKS[task], prompt) for prompt in plan.prompts[task]]
     scone, bon = _first(plan, "scone"), _first(plan, "bon")
-    keys = {m.kind: [key_of(facts_of(task, m, job, models)) for job in jobs] for m in (scone, bon)}
-    name = key_of({"keys": keys})
+    facts = {m.kind: [facts_of(task, m, job, models) for job in jobs] for m in (scone, bon)}
+    name = key_of({kind: setup_of(of[0]) for kind, of in facts.items()})
     if name not in known:
+        keys = {kind: map(key_of, of) for kind, of in facts.items()}
         costs = {kind: [cost for key in of if (cost := store.costs.get(key))] for kind, of in keys.items()}
         seconds = {kind: median(map(_time_of, found)) for kind, found in costs.items()}
         tries = max(1, round(seconds["scone"] / seconds["bon"] * (bon.tries or 1)))

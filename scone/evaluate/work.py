@@ -14,7 +14,7 @@ from scone.evaluate.methods import Job, Method, generate
 from scone.evaluate.models import ModelNames, Models
 from scone.evaluate.records import Record, key_of
 
-__all__ = ["SCORERS", "Item", "Result", "do", "facts_of", "models_for"]
+__all__ = ["SCORERS", "Item", "Result", "do", "facts_of", "models_for", "score_key", "setup_of"]
 
 SCORERS = ("perplexity", "judge")
 

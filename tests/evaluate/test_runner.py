@@ -149,3 +149,13 @@ def test_matched_tries_are_measured_once(names, tmp_path, monkeypatch):
     assert [r["settings"]["tries"] for r in records] == [measured["tries"]] * 3
     monkeypatch.setattr(runner, "do", lambda item: pytest.fail("work was repeated"))
     execute(plan, tmp_path, say=lambda line: None)
+
+
+def test_matched_tries_stay_when_prompts_are_added(names, tmp_path):
+    methods = ("bon:2", "scone:top_k=3,warmup=0", "bon-matched")
+    few = make_plan(names, *methods)
+    few.prompts["sentiment"] = PROMPTS[:1]
+    execute(few, tmp_path, say=lambda line: None)
+    before = (tmp_path / "matched.json").read_text()
+    execute(make_plan(names, *methods), tmp_path, say=lambda line: None)
+    assert (tmp_path / "matched.json").read_text() == before
