@@ -18,7 +18,7 @@ from bench.tables import markdown
 from scone_kernels import linear
 
 SHAPES = [*[(576, 576), (192, 576), (192, 576), (576, 576), (1536, 576), (1536, 576), (576, 1536)] * 30, (49152, 576)]
-ROWS = (1, 2, 4, 7, 10, 20, 40, 80)
+ROWS = (1, 2, 4, 7, 10, 20, 40, 80, 120, 200)
 
 
 def main(argv: list[str]) -> int:

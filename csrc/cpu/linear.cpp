@@ -91,6 +91,128 @@ void linear_few(const at::Tensor& x, const at::Tensor& weight, const float* bias
   });
 }
 
+// ---- more rows ----------------------------------------------------------------------------------------------------
+// They go along the lanes, in panels of 24: x is transposed once to [k][24], and a value of the weight meets all lanes.
+
+constexpr int64_t kDepth = 192;            // of a slice of a panel: 18 KB, which stay in the first-level cache
+constexpr int64_t kTileBytes = 128 << 10;  // of the weight, in the second
+constexpr int64_t kUnit = 24;              // rows of the weight that stay together: a multiple of 4, 6 and 8
+
+// c[r][lane] = sum over k of w[r][k] * x[k][lane] for r < R and C vectors of lanes, on top of what c holds if `more`.
+template <int R, int C>
+inline __attribute__((always_inline)) void panel_block(int64_t depth, const float* w, int64_t w_stride, const float* x,
+                                                       float* c, bool more) {
+  __m256 sum[R][C];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 3
+    for (int v = 0; v < C; ++v) sum[r][v] = more ? _mm256_loadu_ps(c + (r * C + v) * kLanes) : _mm256_setzero_ps();
+  for (int64_t k = 0; k < depth; ++k, x += C * kLanes) {
+    __m256 right[C];
+#pragma GCC unroll 3
+    for (int v = 0; v < C; ++v) right[v] = _mm256_loadu_ps(x + v * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const __m256 left = _mm256_broadcast_ss(w + r * w_stride + k);
+#pragma GCC unroll 3
+      for (int v = 0; v < C; ++v) sum[r][v] = _mm256_fmadd_ps(left, right[v], sum[r][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 3
+    for (int v = 0; v < C; ++v) _mm256_storeu_ps(c + (r * C + v) * kLanes, sum[r][v]);
+}
+
+// Memory that is asked for a little at a time, while other work goes on.
+struct Ahead {
+  const char *at, *end;
+  int64_t lines;  // at a time
+  void fetch() {
+    for (int64_t i = 0; i < lines && at < end; ++i, at += 64) __builtin_prefetch(at, 0, 2);
+  }
+};
+
+// One panel against `rows` rows of the weight.
+template <int R, int C>
+void panel_rows(int64_t rows, int64_t depth, const float* w, int64_t w_stride, const float* x, float* c, Ahead& ahead) {
+  for (int64_t k = 0; k < depth; k += kDepth) {
+    const int64_t slice = std::min(kDepth, depth - k);
+    int64_t r = 0;
+    for (; r + R <= rows; r += R) {
+      ahead.fetch();
+      panel_block<R, C>(slice, w + r * w_stride + k, w_stride, x + k * C * kLanes, c + r * C * kLanes, k > 0);
+    }
+    for (; r < rows; ++r)
+      panel_block<1, C>(slice, w + r * w_stride + k, w_stride, x + k * C * kLanes, c + r * C * kLanes, k > 0);
+  }
+}
+
+void transpose8(__m256* r) {
+  __m256 s[8];
+  for (int i = 0; i < 8; i += 2) {
+    s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+    s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    r[i] = _mm256_shuffle_ps(s[i], s[i + 2], 0x44);
+    r[i + 1] = _mm256_shuffle_ps(s[i], s[i + 2], 0xee);
+    r[i + 2] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0x44);
+    r[i + 3] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {
+    s[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
+    s[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
+  }
+  for (int i = 0; i < 8; ++i) r[i] = s[i];
+}
+
+// y[row][token] = product[token][row] + bias[token]
+void write_panel(const Panel& panel, int64_t tokens, const float* product, const float* bias, float* y, int64_t width) {
+  int64_t t = 0;
+  for (; t + kLanes <= tokens; t += kLanes) {
+    const __m256 shift = bias ? _mm256_loadu_ps(bias + t) : _mm256_setzero_ps();
+    for (int64_t first = 0; first < panel.rows; first += kLanes) {
+      __m256 block[kLanes];
+      for (int64_t i = 0; i < kLanes; ++i) block[i] = _mm256_loadu_ps(product + (t + i) * panel.width() + first);
+      transpose8(block);
+      for (int64_t i = 0; i < std::min(kLanes, panel.rows - first); ++i)
+        _mm256_storeu_ps(y + (first + i) * width + t, _mm256_add_ps(block[i], shift));
+    }
+  }
+  for (; t < tokens; ++t)
+    for (int64_t row = 0; row < panel.rows; ++row)
+      y[row * width + t] = product[t * panel.width() + row] + (bias ? bias[t] : 0.0f);
+}
+
+void linear_panels(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
+  const int64_t depth = x.size(1), width = weight.size(0), stride = weight.stride(0);
+  const std::vector<Panel> panels = make_panels(x.size(0));
+  const PackedRows packed(x, panels);
+  const int64_t tile = std::max<int64_t>(1, kTileBytes / 4 / std::max<int64_t>(1, depth) / kUnit) * kUnit;
+  at::parallel_for(0, (width + kUnit - 1) / kUnit, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> product(tile * kPanel);
+    const int64_t last = std::min(width, end * kUnit);
+    for (int64_t first = begin * kUnit; first < last; first += tile) {
+      const int64_t tokens = std::min(tile, last - first), next = std::min(tile, last - first - tokens);
+      const float* w = weight.data_ptr<float>() + first * stride;
+      const int64_t calls = int64_t(panels.size()) * (tokens / 4) * ((depth + kDepth - 1) / kDepth);
+      Ahead ahead{(const char*)(w + tokens * stride), (const char*)(w + (tokens + next) * stride), 0};
+      ahead.lines = (ahead.end - ahead.at) / 64 / std::max<int64_t>(1, calls) + 1;
+      for (size_t p = 0; p < panels.size(); ++p) {
+        const float* part = packed.panel(p);
+        switch (panels[p].vecs) {
+          case 1: panel_rows<8, 1>(tokens, depth, w, stride, part, product.data(), ahead); break;
+          case 2: panel_rows<6, 2>(tokens, depth, w, stride, part, product.data(), ahead); break;
+          default: panel_rows<4, 3>(tokens, depth, w, stride, part, product.data(), ahead);
+        }
+        write_panel(panels[p], tokens, product.data(), bias ? bias + first : nullptr,
+                    y.data_ptr<float>() + panels[p].first * width + first, width);
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace scone
 
@@ -100,55 +222,22 @@ void linear_few(const at::Tensor& x, const at::Tensor& weight, const float* bias
 namespace scone {
 namespace {
 
-constexpr int64_t kTileBytes = 128 << 10;  // of the weight: stays in the second-level cache while the panels pass
-
-// With more rows they go along the lanes, in the panels of the other ops.
-void linear_panels(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
-  const int64_t depth = x.size(1), width = weight.size(0);
-  const std::vector<Panel> panels = make_panels(x.size(0));
-  const PackedRows packed(x, panels);
-  const int64_t tile = std::max<int64_t>(8, kTileBytes / 4 / std::max<int64_t>(1, depth) / 8 * 8);
-  at::parallel_for(0, (width + tile - 1) / tile, 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> product(tile * kPanel), turned(kPanel * kLanes);
-    const float* token[kLanes];
-    for (int64_t first = begin * tile; first < std::min(width, end * tile); first += tile) {
-      const int64_t tokens = std::min(tile, width - first);
-      const Matrix w = Matrix::row_major(weight.data_ptr<float>() + first * weight.stride(0), weight.stride(0));
-      for (size_t p = 0; p < panels.size(); ++p) {
-        const Panel& panel = panels[p];
-        kernels().matmul(panel.vecs, tokens, depth, w, packed.panel(p), product.data(), nullptr);
-        for (int64_t t = 0; t < tokens; t += kLanes) {  // [token][row] to rows of y, eight tokens at a time
-          const int64_t count = std::min(kLanes, tokens - t);
-          for (int64_t i = 0; i < count; ++i) token[i] = product.data() + (t + i) * panel.width();
-          kernels().transpose(1, count, panel.rows, token, turned.data());
-          for (int64_t row = 0; row < panel.rows; ++row) {
-            float* to = y.data_ptr<float>() + (panel.first + row) * width + first + t;
-            for (int64_t i = 0; i < count; ++i) to[i] = turned[row * kLanes + i] + (bias ? bias[first + t + i] : 0.0f);
-          }
-        }
-      }
-    }
-  });
-}
-
 // Rows up to which each way is the fastest (measured on EPYC Milan, weights of 384 to 1,536 columns).
-constexpr int64_t kFew = 20, kPanels = 80;
+constexpr int64_t kFew = 20, kPanels = 200;
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-  if (x.size(0) > kPanels) return at::linear(x, weight, bias);
-  const at::Tensor left = as_float_rows(x), right = as_float_rows(weight);
-  const at::Tensor shift = bias ? bias->to(at::kFloat).contiguous() : at::Tensor();
-  at::Tensor y = at::empty({x.size(0), weight.size(0)}, at::kFloat);
-  const float* b = bias ? shift.data_ptr<float>() : nullptr;
 #if defined(__x86_64__)
   static const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (has_avx2 && x.size(0) <= kFew) {
-    linear_few(left, right, b, y);
+  if (has_avx2 && x.size(0) <= kPanels) {
+    const at::Tensor left = as_float_rows(x), right = as_float_rows(weight);
+    const at::Tensor shift = bias ? bias->to(at::kFloat).contiguous() : at::Tensor();
+    at::Tensor y = at::empty({x.size(0), weight.size(0)}, at::kFloat);
+    (x.size(0) <= kFew ? linear_few : linear_panels)(left, right, bias ? shift.data_ptr<float>() : nullptr, y);
     return y;
   }
 #endif
-  linear_panels(left, right, b, y);
-  return y;
+  const auto whole = [](const at::Tensor& tensor) { return tensor.to(at::kFloat); };
+  return at::linear(whole(x), whole(weight), bias ? std::optional<at::Tensor>(whole(*bias)) : std::nullopt);
 }
 
 TORCH_LIBRARY_IMPL(scone_kernels, CPU, m) { m.impl("linear", linear); }

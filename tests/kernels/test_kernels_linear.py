@@ -10,7 +10,7 @@ import scone_kernels
 from scone_kernels import for_few_rows, linear
 
 # both sides of where the ways of computing change, and sizes that no block divides
-ROWS = (0, 1, 2, 3, 7, 20, 21, 45, 80, 81)
+ROWS = (0, 1, 2, 3, 7, 20, 21, 45, 80, 200, 201)
 WIDTHS = ((5, 3), (64, 8), (33, 50), (577, 131), (8, 0))
 
 
