@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -193,14 +194,16 @@ def truncate(logits: Tensor, *, top_p: float = 1.0, min_p: float = 0.0) -> Tenso
     >>> truncate(torch.tensor([[2.0, 1.0, -3.0]]), min_p=0.1)
     tensor([[2., 1., -inf]])
     """
-    if top_p < 1:
-        ordered, order = logits.sort(-1, descending=True)
-        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)  # mass ahead of each token
-        logits = logits.masked_fill((before >= top_p).gather(-1, order.argsort(-1)), -torch.inf)
-    if min_p > 0:
-        p = logits.softmax(-1)
-        logits = logits.masked_fill(p < min_p * p.amax(-1, keepdim=True), -torch.inf)
-    return logits
+    if min_p == 0 and top_p == 1:
+        return logits
+    kept = logits.isfinite() if min_p == 0 else logits >= logits.amax(-1, keepdim=True) + math.log(min_p)
+    if top_p == 1:
+        return logits.masked_fill(~kept, -torch.inf)
+    # Only tokens that pass `min_p` are put in order: some dozens, as a rule, instead of the vocabulary.
+    found, tokens = logits.topk(int(kept.sum(-1).max()), dim=-1)
+    p = (found - logits.logsumexp(-1, keepdim=True)).exp()
+    inside = kept.gather(-1, tokens) & (p.cumsum(-1) - p < top_p)  # p.cumsum - p: the mass ahead of a token
+    return torch.full_like(logits, -torch.inf).scatter(-1, tokens, found.masked_fill(~inside, -torch.inf))
 
 
 def _mean_rows(p: Tensor, tokens: Tensor, table: Tensor) -> Tensor:

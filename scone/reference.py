@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import MinPLogitsWarper, TopPLogitsWarper
 
 import scone_kernels as kernels
 from scone.bridge import same_vocabulary
 from scone.conditionals import drawable, special_frame
 from scone.decode import Scone
 from scone.errors import ModelError
-from scone.lm import truncate
 from scone.output import Step
 from scone.seeds import block_start, chain_seed, mix, rollout_seed, text_seed, token_seed, update_counter
 
@@ -175,10 +175,11 @@ def roll_out(parts: Parts, prefix: list[int], token: Tensor, chain: Tensor, step
     """Up to `length` tokens of the LM after each candidate, ended by its end-of-text token."""
     prefixes = torch.tensor([prefix] * len(token))
     cache = parts.lm(input_ids=prefixes, use_cache=True).past_key_values
+    top_p, min_p = TopPLogitsWarper(0.9), MinPLogitsWarper(0.1)
     drawn = []
     for i in range(length):
         out = parts.lm(input_ids=token[:, None], past_key_values=cache, use_cache=True)
-        logits = truncate(out.logits[:, -1].float(), top_p=0.9, min_p=0.1)
+        logits = min_p(None, top_p(None, out.logits[:, -1].float()))
         token = draw(logits, rollout_seed(chain, step), i)
         drawn.append(token)
     futures = torch.stack(drawn, 1).tolist()

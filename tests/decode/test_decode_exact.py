@@ -10,9 +10,10 @@ import pytest
 import tiny
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import BertConfig, BertForMaskedLM
+from transformers import BertConfig, BertForMaskedLM, MinPLogitsWarper, TopPLogitsWarper
 
 from scone.decode import Scone, SconeConfig, Verifier
+from scone.lm import truncate
 
 WORDS = ["aba", "bab", "caa", "bcc", "abc"]
 PAPER_WAY = SconeConfig(init="warm", expand="sample", blend=0, min_mass=0, block=6, linearise="prob", taylor_scale=1)
@@ -219,3 +220,16 @@ def test_expectation_without_end_tokens_and_with_more_candidates_than_tokens(eng
     p = state.logits.softmax(-1)
     (means,) = lm.anticipate(state, 1, [table], top_k=lm.vocabulary + 5)
     torch.testing.assert_close(means[:, 0], p)
+
+
+@pytest.mark.parametrize("top_p", (0.3, 0.9, 1.0))
+@pytest.mark.parametrize("min_p", (0.0, 0.1, 0.5))
+def test_truncation_keeps_what_transformers_keeps(top_p: float, min_p: float) -> None:
+    logits = 3 * torch.randn(20, 500, generator=torch.Generator().manual_seed(0))
+    logits[3, 40:] = -torch.inf
+    expected = logits
+    if top_p < 1:
+        expected = TopPLogitsWarper(top_p)(None, expected)
+    if min_p > 0:
+        expected = MinPLogitsWarper(min_p)(None, expected)
+    assert torch.equal(truncate(logits, top_p=top_p, min_p=min_p), expected)
