@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import multiprocessing
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch.profiler import ProfilerActivity
 from torch.utils.benchmark import Timer
 
+from bench.kernels import GEMM_FLOPS, square_gemm
 from bench.machine import peak_extra_bytes
 from bench.tables import markdown
-from scone.decode import Scone, SconeConfig
+from scone.decode import Scone, SconeConfig, Verifier
+from scone.lm import CausalLM, LMState
 
 PROMPT = "I went to the restaurant and"
 STEPS = 12
 SHOWN = 12  # operations, most expensive first
+VERIFIED = 25  # tokens of the texts that the verifier looks at
+TURNS = 9
 
 MEMORY = {
     "default": SconeConfig(),
@@ -51,31 +59,59 @@ def profile(engine: Scone) -> str:
         + markdown(["phase", "ms a step", "share"], phases)
         + "\nOperations, by their own time on the calling thread (with the profiler on, which slows small ones):\n\n"
         + markdown(["operation", "calls a step", "ms a step", "share"], operations)
-        + "\nThe floor, one pass of the LM with its cache over so many texts:\n\n"
-        + _passes(engine)
+        + "\n## The floor\n\nOne step of the LM with its cache, and one look of the verifier at texts of "
+        + f"{VERIFIED} tokens, by the number of texts:\n\n"
+        + _floor(engine)
     )
 
 
-def _passes(engine: Scone) -> str:
-    """What a pass of the LM costs by the number of rows, against reading its weights once from memory."""
-    lm = engine.causal_lm
-    prompt = lm.encode(PROMPT)
-    rows, weights = [], sum(p.numel() * p.element_size() for p in engine.lm.parameters())
-    for count in (1, 2, 4, 7, 10, 20):
-        state = lm.prefill([prompt] * count)
-        tokens = torch.full((count,), prompt[-1])
-
-        def run(state=state, tokens=tokens, count=count):  # type: ignore[no-untyped-def]
-            return lm.step(lm.select(state, torch.arange(count)), tokens)
-
-        median = Timer("run()", globals={"run": run}).blocked_autorange(min_run_time=1.5).median
-        rows.append([str(count), f"{1000 * median:.0f}", f"{weights / median / 1e9:.1f}"])
-    weight = torch.empty(weights // 4)
-    read = Timer("weight.sum()", globals={"weight": weight.fill_(1.0)}).blocked_autorange(min_run_time=1.5).median
-    return markdown(["rows", "ms", "GB of weights a second"], rows) + (
-        f"\nReading as many bytes ({weights / 1e6:.0f} MB) by `sum` takes {1000 * read:.0f} ms, "
-        f"{weights / read / 1e9:.1f} GB a second.\n"
+def _floor(engine: Scone) -> str:
+    """What a pass of the LM and of the verifier costs by the number of texts, against a large GEMM and against memory."""
+    lm, verifier, prompt = engine.causal_lm, engine.verifier, engine.causal_lm.encode(PROMPT)
+    assert isinstance(verifier, Verifier)
+    runs: dict[tuple[str, int], Callable[[], object]] = {}
+    for count in (1, 7, 20, 56):
+        state, tokens = lm.prefill([prompt] * count), torch.full((count,), prompt[-1])
+        runs["LM", count] = partial(_step, lm, state, tokens)
+    for count in (7, 14, 56, 112):
+        ids = torch.full((count, VERIFIED), verifier.pad_id + 1000)
+        runs["verifier", count] = partial(verifier.value_of_ids, ids, torch.ones_like(ids, dtype=torch.bool))
+    runs["square GEMM", 1] = square_gemm("cpu")
+    seconds: dict[tuple[str, int], list[float]] = {name: [] for name in runs}
+    for _ in range(TURNS):  # all take turns, so that noise hits them alike
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+    flops = {
+        "LM": 2 * _weights(engine.lm),
+        "verifier": 2 * VERIFIED * _weights(verifier.model),
+        "square GEMM": GEMM_FLOPS,
+    }
+    rows = []
+    for (model, count), times in seconds.items():
+        median = statistics.median(times)
+        gflops = count * flops[model] / median / 1e9
+        spread = f"{1000 * min(times):.0f} to {1000 * max(times):.0f}"
+        rows.append(
+            [model, str(count), f"{1000 * median:.0f}", spread, f"{1000 * median / count:.1f}", f"{gflops:.0f}"]
+        )
+    size = sum(p.numel() for p in engine.lm.parameters())
+    weight = torch.ones(size)
+    read = Timer("weight.sum()", globals={"weight": weight}).blocked_autorange(min_run_time=1.5).median
+    return markdown(["", "texts", "ms", "spread", "ms a text", "GFLOP/s"], rows) + (
+        f"\nReading as many bytes as the LM has ({4 * size / 1e6:.0f} MB) by `sum` takes {1000 * read:.0f} ms, "
+        f"{4 * size / read / 1e9:.1f} GB a second: no step of it in float32 is faster.\n"
     )
+
+
+def _step(lm: CausalLM, state: LMState, tokens: torch.Tensor) -> object:
+    return lm.step(lm.select(state, torch.arange(len(tokens))), tokens)
+
+
+def _weights(model: torch.nn.Module) -> int:
+    """Weights of the linear layers: two operations for each of them and each token."""
+    return sum(layer.weight.numel() for layer in model.modules() if isinstance(layer, torch.nn.Linear))
 
 
 def memory() -> str:

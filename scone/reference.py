@@ -179,7 +179,7 @@ def roll_out(parts: Parts, prefix: list[int], token: Tensor, chain: Tensor, step
     drawn = []
     for i in range(length):
         out = parts.lm(input_ids=token[:, None], past_key_values=cache, use_cache=True)
-        logits = min_p(None, top_p(None, out.logits[:, -1].float()))
+        logits = min_p(None, top_p(None, out.logits[:, -1].float()))  # type: ignore[arg-type]  # they do not look at tokens
         token = draw(logits, rollout_seed(chain, step), i)
         drawn.append(token)
     futures = torch.stack(drawn, 1).tolist()
