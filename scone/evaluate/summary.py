@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -62,8 +63,8 @@ class Summary:
     text_perplexity: float  # mean of the texts' own
     distinct: tuple[float, float, float]  # 1-, 2- and 3-grams over a prompt's samples
     repetition: Interval
-    seconds: float  # per generated token, by the clock
-    cpu_seconds: float  # per generated token, of all threads
+    seconds: float  # per generated token, by the clock: the median prompt's, as one that was interrupted says nothing
+    cpu_seconds: float  # per generated token, of all threads: likewise
     peak_mib: float  # above what the models take, for all samples of a prompt at once
     mib_per_token: float
     verifier: float  # sequences through it per generated token
@@ -130,8 +131,8 @@ def summarise(batch: Batch, *, draws: int = 1000) -> Summary:
         text_perplexity=float(own.mean()) if own.size else float("nan"),
         distinct=tuple(_mean([metrics.distinct_n(some, n) for some in texts]) for n in (1, 2, 3)),  # type: ignore[arg-type]
         repetition=interval(metrics.average, repeated),
-        seconds=_per(sum(cost.get("seconds", 0.0) for cost in batch.costs), tokens),
-        cpu_seconds=_per(sum(cost.get("cpu_seconds", 0.0) for cost in batch.costs), tokens),
+        seconds=_median_per_token(batch.costs, "seconds"),
+        cpu_seconds=_median_per_token(batch.costs, "cpu_seconds"),
         peak_mib=max(peaks, default=float("nan")),
         mib_per_token=_per(sum(peaks), tokens),
         verifier=_per(_sequences(batch.costs, "verifier"), tokens),
@@ -159,6 +160,11 @@ def _mean(values: Sequence[float]) -> float:
 
 def _per(total: float, tokens: int) -> float:
     return total / tokens if tokens else float("nan")
+
+
+def _median_per_token(costs: Sequence[Record], name: str) -> float:
+    found = [cost[name] / cost["tokens"] for cost in costs if cost.get("tokens")]
+    return median(found) if found else float("nan")
 
 
 def _sequences(costs: Sequence[Record], model: str) -> int:

@@ -70,7 +70,7 @@ def cost_table(task: str, whole: dict[str, Summary]) -> Table:
     """What a generated token costs."""
     table = Table(
         f"{task}: cost",
-        "All samples of a prompt are written at once. CPU: the time of all threads, without that of other processes. Peak memory is what comes on top of the loaded models. "
+        "Times are those of the median prompt; all its samples are written at once. CPU: the time of all threads, without that of other processes. Peak memory is what comes on top of the loaded models. "
         "Evaluations: sequences through the model for each token that is kept.",
         [
             "method",

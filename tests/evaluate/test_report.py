@@ -117,3 +117,13 @@ def test_the_page_needs_nothing_else(tmp_path):
 def test_an_empty_folder_is_named(tmp_path):
     with pytest.raises(InputError, match="must hold a run"):
         read_run(tmp_path)
+
+
+def test_a_prompt_that_was_interrupted_does_not_make_a_method_slow(tmp_path):
+    folder = write_run(tmp_path)
+    lines = (folder / "costs.jsonl").read_text().splitlines()
+    for p, seconds in ((2, 4.0), (3, 4000.0)):
+        lines.append(json.dumps(json.loads(lines[-1]) | {"key": f"more{p}", "seconds": seconds}))
+    batch = read_run(folder)[-1]
+    batch.costs.extend(json.loads(line) for line in lines[-2:])
+    assert summarise(batch, draws=0).seconds == pytest.approx(4.0 / 8)
