@@ -148,41 +148,17 @@ void panel_rows(int64_t rows, int64_t depth, const float* w, int64_t w_stride, c
   }
 }
 
-void transpose8(__m256* r) {
-  __m256 s[8];
-  for (int i = 0; i < 8; i += 2) {
-    s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-    s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    r[i] = _mm256_shuffle_ps(s[i], s[i + 2], 0x44);
-    r[i + 1] = _mm256_shuffle_ps(s[i], s[i + 2], 0xee);
-    r[i + 2] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0x44);
-    r[i + 3] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0xee);
-  }
-  for (int i = 0; i < 4; ++i) {
-    s[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
-    s[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
-  }
-  for (int i = 0; i < 8; ++i) r[i] = s[i];
-}
-
 // y[row][token] = product[token][row] + bias[token]
 void write_panel(const Panel& panel, int64_t tokens, const float* product, const float* bias, float* y, int64_t width) {
-  int64_t t = 0;
-  for (; t + kLanes <= tokens; t += kLanes) {
-    const __m256 shift = bias ? _mm256_loadu_ps(bias + t) : _mm256_setzero_ps();
-    for (int64_t first = 0; first < panel.rows; first += kLanes) {
-      __m256 block[kLanes];
-      for (int64_t i = 0; i < kLanes; ++i) block[i] = _mm256_loadu_ps(product + (t + i) * panel.width() + first);
-      transpose8(block);
-      for (int64_t i = 0; i < std::min(kLanes, panel.rows - first); ++i)
-        _mm256_storeu_ps(y + (first + i) * width + t, _mm256_add_ps(block[i], shift));
-    }
-  }
-  for (; t < tokens; ++t)
+  float turned[kPanel * kLanes];
+  const float* token[kLanes];
+  for (int64_t t = 0; t < tokens; t += kLanes) {
+    const int64_t count = std::min(kLanes, tokens - t);
+    for (int64_t i = 0; i < count; ++i) token[i] = product + (t + i) * panel.width();
+    kernels().transpose(1, count, panel.rows, token, turned);
     for (int64_t row = 0; row < panel.rows; ++row)
-      y[row * width + t] = product[t * panel.width() + row] + (bias ? bias[t] : 0.0f);
+      for (int64_t i = 0; i < count; ++i) y[row * width + t + i] = turned[row * kLanes + i] + (bias ? bias[t + i] : 0.0f);
+  }
 }
 
 void linear_panels(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
