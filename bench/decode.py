@@ -21,7 +21,9 @@ from typing import Any
 
 import torch
 
+from bench.floor import gflop
 from bench.growth import grow
+from bench.kernels import gemm_gflops
 from bench.machine import describe
 from bench.profile import memory, profile
 from bench.tables import markdown
@@ -55,8 +57,8 @@ class Runs:
 
     seconds_per_token: list[float] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
-    nll: float = 0.0
-    nll_tokens: int = 0
+    nll: list[float] = field(default_factory=list)  # of each text
+    nll_tokens: list[int] = field(default_factory=list)
     phases: dict[str, float] = field(default_factory=dict)
 
 
@@ -116,9 +118,9 @@ def compare(engine: Scone, prompts: tuple[str, ...], tokens: int) -> str:
                 run.phases[phase] = run.phases.get(phase, 0.0) + seconds
             if name != "literal":
                 nll, count = negative_log_likelihood(engine.causal_lm, prompt, [continuation])
-                run.nll += float(nll[0])
-                run.nll_tokens += int(count[0])
-    return _table(engine, runs) + "\n" + _phases(runs)
+                run.nll.append(float(nll[0]))
+                run.nll_tokens.append(int(count[0]))
+    return _table(engine, runs) + "\n" + _against_paper(engine, runs) + "\n" + _phases(runs)
 
 
 def same_step(engine: Scone, prompts: tuple[str, ...], tokens: int = 30) -> str:
@@ -131,7 +133,7 @@ def same_step(engine: Scone, prompts: tuple[str, ...], tokens: int = 30) -> str:
         "default": lambda prompt: default.next_token(prompt, max_new_tokens=tokens, seed=0),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    differences = []
+    differences, speeds = [], []
     for name in ("paper()", "default"):
         ways[name]("It was")
     for prompt in prompts:
@@ -141,14 +143,20 @@ def same_step(engine: Scone, prompts: tuple[str, ...], tokens: int = 30) -> str:
                 found[name] = way(prompt)
             seconds[name].append(cost.seconds)
         differences.append(float((found["literal"].q - found["paper()"].q).abs().max()))
+        speeds.append(gemm_gflops("cpu"))
     rows = []
     for name, own in seconds.items():
         ratios = sorted(a / b for a, b in zip(seconds["literal"], own))
         row = [name, f"{statistics.median(own):.2f}", f"{min(own):.2f} to {max(own):.2f}"]
         rows.append([*row, f"{statistics.median(ratios):.1f}", f"{ratios[0]:.1f} to {ratios[-1]:.1f}"])
+    products = gflop(lambda: ways["paper()"](prompts[0]))
+    bound = products / max(speeds)
     return markdown(["way", "seconds", "spread", "literal ÷ this", "spread"], rows) + (
         f"\nThe first step of {len(prompts)} texts of {tokens} tokens. `literal` and `paper()` make the same random\n"
-        f"choices: their q differ by {max(differences):.1e} at most.\n"
+        f"choices: their q differ by {max(differences):.1e} at most.\n\n"
+        f"The floor: `paper()` asks for {products:.0f} GFLOP in products. One large square GEMM between the steps reached\n"
+        f"{max(speeds):.0f} GFLOP/s at best: {bound:.1f} s, {statistics.median(seconds['literal']) / bound:.1f} times as fast as the "
+        "literal algorithm, with nothing but products.\n"
     )
 
 
@@ -228,21 +236,41 @@ def _table(engine: Scone, runs: dict[str, Runs]) -> str:
                 f"{statistics.median(ratios):.1f}",
                 f"{literal / statistics.median(own):.0f}",
                 _mean_and_error(engine.verifier.score(run.texts)) if full else "",
-                f"{torch.tensor(run.nll / max(1, run.nll_tokens)).exp():.1f}" if full else "",
+                _perplexity(run) if full else "",
             ]
         )
     header = ["method", "ms/token", "spread", "× plain", "literal ÷ this", "mean φ", "perplexity"]
     note = (
         f"\nMedians over {len(plain)} prompts (`literal`: {LITERAL_TOKENS} tokens of 2 prompts). φ: the verifier that "
-        "steers, with its standard error over the texts. Perplexity: under the LM itself. `plain` is transformers' own\n"
-        "`generate` with its cache; `for_few_rows` the same with the linear layers that SConE gives the LM.\n"
+        "steers. Perplexity: under the LM itself. Both with their standard error over the texts.\n"
+        "`plain` is transformers' own `generate` with its cache; `for_few_rows` the same with the linear layers that SConE\n"
+        "gives the LM.\n"
     )
     return markdown(header, rows) + note
 
 
-def _mean_and_error(scores: torch.Tensor) -> str:
+def _mean_and_error(scores: torch.Tensor, sign: str = "") -> str:
     error = float(scores.std()) / len(scores) ** 0.5 if len(scores) > 1 else float("nan")
-    return f"{float(scores.mean()):.3f} ± {error:.3f}"
+    return f"{float(scores.mean()):{sign}.3f} ± {error:.3f}"
+
+
+def _perplexity(run: Runs) -> str:
+    """Of all tokens together, and its standard error over the texts (that of a ratio of means)."""
+    nll, tokens = torch.tensor(run.nll), torch.tensor(run.nll_tokens, dtype=torch.float32)
+    mean = nll.sum() / tokens.sum()
+    error = (nll - mean * tokens).std() / tokens.mean() / len(nll) ** 0.5
+    return f"{mean.exp():.1f} ± {mean.exp() * error:.1f}"
+
+
+def _against_paper(engine: Scone, runs: dict[str, Runs]) -> str:
+    """The default less paper() on the same prompts."""
+    phi = {name: engine.verifier.score(runs[name].texts) for name in ("default", "paper")}
+    nll = {name: torch.tensor(runs[name].nll) / torch.tensor(runs[name].nll_tokens) for name in phi}
+    return (
+        "Default less `paper()`, text by text, with the standard error: "
+        f"φ {_mean_and_error(phi['default'] - phi['paper'], '+')}, "
+        f"log-perplexity {_mean_and_error(nll['default'] - nll['paper'], '+')}.\n"
+    )
 
 
 def _phases(runs: dict[str, Runs]) -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from bench.floor import gflop
+from bench.kernels import gemm_gflops
 from bench.tables import markdown
 from scone.decode import Scone
 
@@ -36,6 +38,8 @@ class Sweep:
     run: Callable[[int], int]
     """value → tokens written"""
     note: str = ""
+    floor: bool = False
+    """Whether to say what a large GEMM would make of the products."""
 
 
 def grow(engine: Scone, out: Path | None) -> Iterator[str]:
@@ -73,7 +77,7 @@ def sweeps(engine: Scone) -> list[Sweep]:
         Sweep("candidates", (2, 4, 8, 16), lambda n: tokens({"top_k": n}, one)),
         Sweep("lookahead", (1, 2, 4, 8), lambda n: tokens({"lookahead": n}, one, 16)),
         Sweep("prompt tokens", (16, 64, 256, 512), lambda n: tokens({}, prompt_of(n))),
-        Sweep("batch", (1, 2, 4, 8, 16), batch_of),
+        Sweep("batch", (1, 2, 4, 8, 16), batch_of, floor=True),
         Sweep("new tokens", (4, 8, 16, 32), lambda n: tokens({}, one, n)),
         Sweep("chains", (1, 2, 4, 8), lambda n: tokens(GIBBS | {"chains": n}, one), GIBBS_NOTE),
         Sweep("vocabulary", tuple(wide), tokens_of, GIBBS_NOTE),
@@ -106,6 +110,20 @@ def _measure(sweep: Sweep) -> dict[int, list[float]]:
     return seconds
 
 
+def _floor(sweep: Sweep, median: dict[int, float]) -> str:
+    """How near the largest size is to doing nothing but its products, at the speed of a large GEMM."""
+    first, last = sweep.values[0], sweep.values[-1]
+    written: list[int] = []
+    products = gflop(lambda: written.append(sweep.run(last))) / written[0]
+    speed = gemm_gflops("cpu")
+    bound = products / speed
+    return (
+        f"A token of {sweep.name} {last} asks for {products:.1f} GFLOP in products: {1000 * bound:.0f} ms at the "
+        f"{speed:.0f} GFLOP/s of one large square GEMM here (best of five).\nThat, {median[first] / bound:.1f} times as fast "
+        f"as {sweep.name} {first}, is the limit; {sweep.name} {last} is at {bound / median[last]:.0%} of it.\n"
+    )
+
+
 def exponent(points: dict[int, float]) -> float:
     """The slope of a least-squares line through log(cost) over log(size).
 
@@ -130,6 +148,8 @@ def _section(sweep: Sweep, seconds: dict[int, list[float]], out: Path | None) ->
     ]
     text = f"## {sweep.name}\n\n{markdown([sweep.name, 'ms/token', 'spread', 'tokens/s'], rows)}\n"
     text += f"ms/token grows as {sweep.name}^{exponent(median):.2f} over this range. {sweep.note}".rstrip() + "\n"
+    if sweep.floor:
+        text += "\n" + _floor(sweep, median)
     if out:
         text += f"\n![{sweep.name}]({_plot(sweep.name, seconds, out).name})\n"
     return text

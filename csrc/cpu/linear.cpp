@@ -148,17 +148,19 @@ void panel_rows(int64_t rows, int64_t depth, const float* w, int64_t w_stride, c
   }
 }
 
-// y[row][token] = product[token][row] + bias[token]
-void write_panel(const Panel& panel, int64_t tokens, const float* product, const float* bias, float* y, int64_t width) {
-  float turned[kPanel * kLanes];
+// y[row][token] = product[token][row] + bias[token]. A row is written in one go: rows of y that lie a multiple of a page
+// apart, as those of a vocabulary do, fall on the same lines of the first-level cache.
+void write_panel(const Panel& panel, int64_t tokens, const float* product, const float* bias, float* turned, float* y,
+                 int64_t width) {
   const float* token[kLanes];
   for (int64_t t = 0; t < tokens; t += kLanes) {
     const int64_t count = std::min(kLanes, tokens - t);
     for (int64_t i = 0; i < count; ++i) token[i] = product + (t + i) * panel.width();
-    kernels().transpose(1, count, panel.rows, token, turned);
-    for (int64_t row = 0; row < panel.rows; ++row)
-      for (int64_t i = 0; i < count; ++i) y[row * width + t + i] = turned[row * kLanes + i] + (bias ? bias[t + i] : 0.0f);
+    kernels().transpose(1, count, panel.rows, token, turned + t * kPanel);  // [row][lane]
   }
+  for (int64_t row = 0; row < panel.rows; ++row)
+    for (int64_t t = 0; t < tokens; ++t)
+      y[row * width + t] = turned[t / kLanes * kLanes * kPanel + row * kLanes + t % kLanes] + (bias ? bias[t] : 0.0f);
 }
 
 void linear_panels(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
@@ -167,7 +169,7 @@ void linear_panels(const at::Tensor& x, const at::Tensor& weight, const float* b
   const PackedRows packed(x, panels);
   const int64_t tile = std::max<int64_t>(1, kTileBytes / 4 / std::max<int64_t>(1, depth) / kUnit) * kUnit;
   at::parallel_for(0, (width + kUnit - 1) / kUnit, 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> product(tile * kPanel);
+    std::vector<float> product(tile * kPanel), turned(tile * kPanel);
     const int64_t last = std::min(width, end * kUnit);
     for (int64_t first = begin * kUnit; first < last; first += tile) {
       const int64_t tokens = std::min(tile, last - first), next = std::min(tile, last - first - tokens);
@@ -182,7 +184,7 @@ void linear_panels(const at::Tensor& x, const at::Tensor& weight, const float* b
           case 2: panel_rows<6, 2>(tokens, depth, w, stride, part, product.data(), ahead); break;
           default: panel_rows<4, 3>(tokens, depth, w, stride, part, product.data(), ahead);
         }
-        write_panel(panels[p], tokens, product.data(), bias ? bias + first : nullptr,
+        write_panel(panels[p], tokens, product.data(), bias ? bias + first : nullptr, turned.data(),
                     y.data_ptr<float>() + panels[p].first * width + first, width);
       }
     }

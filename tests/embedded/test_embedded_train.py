@@ -94,6 +94,16 @@ def test_learning_rate_rises_then_falls_to_zero():
     assert at[1.0] == 0.0
 
 
+def test_a_pause_of_the_process_is_not_counted(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("scone.embedded.train.loop.time.monotonic", lambda: now[0])
+    clock = Clock(10.0)
+    for seconds in (3.0, 3.0, 3600.0, 4.0):
+        now[0] += seconds
+        clock.tick()
+    assert clock.spent == 10.0 + Clock.PAUSE
+
+
 def test_average_follows_the_parameters():
     model = torch.nn.Linear(1, 1, bias=False)
     average = Average(model, decay=0.5)

@@ -22,14 +22,18 @@ from scone.embedded.train.muon import Muon
 class Clock:
     """The run's share of its minutes: a run always finishes its schedule, however fast the machine is."""
 
+    PAUSE = 60.0  # no step takes that long: the process was stopped meanwhile, or the machine asleep
+
     def __init__(self, minutes: float, spent: float = 0.0) -> None:
         self.budget = 60.0 * minutes
-        self.begin = time.monotonic() - spent
+        self.spent = spent
+        self.last = time.monotonic()
 
-    @property
-    def spent(self) -> float:
-        """Seconds used, those before a resumed checkpoint included."""
-        return time.monotonic() - self.begin
+    def tick(self) -> None:
+        """Count the seconds since the last call, unless they were a pause."""
+        now = time.monotonic()
+        self.spent += min(now - self.last, self.PAUSE)
+        self.last = now
 
     @property
     def share(self) -> float:
@@ -194,6 +198,7 @@ class Run:
                 losses, tokens = losses + loss.item() / self.pieces, tokens + count
             nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
             with self.lock:
+                self.clock.tick()
                 for shared, mine in zip(self.trainable, parameters):
                     shared.grad, mine.grad = mine.grad, None
                 for optimizer in self.optimizers:
