@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from bench.floor import gflop
+from bench.floor import gflop, seconds_of_products
 from bench.growth import grow
 from bench.kernels import gemm_gflops
 from bench.machine import describe
@@ -151,13 +151,13 @@ def same_step(engine: Scone, prompts: tuple[str, ...], tokens: int = 30) -> str:
         rows.append([*row, f"{statistics.median(ratios):.1f}", f"{ratios[0]:.1f} to {ratios[-1]:.1f}"])
     products = gflop(lambda: ways["paper()"](prompts[0]))
     speed = statistics.median(speeds)
-    bound = products / speed
+    alone, literal = seconds_of_products(lambda: ways["paper()"](prompts[0])), statistics.median(seconds["literal"])
     return markdown(["way", "seconds", "spread", "literal ÷ this", "spread"], rows) + (
         f"\nThe first step of {len(prompts)} texts of {tokens} tokens. `literal` and `paper()` make the same random\n"
         f"choices: their q differ by {max(differences):.1e} at most.\n\n"
-        f"The floor: `paper()` asks for {products:.0f} GFLOP in products. One large square GEMM between the steps had\n"
-        f"{speed:.0f} GFLOP/s ({min(speeds):.0f} to {max(speeds):.0f}): {bound:.1f} s, {statistics.median(seconds['literal']) / bound:.1f} times as fast as the "
-        "literal algorithm, with nothing but products.\n"
+        f"The floor: `paper()` asks for {products:.0f} GFLOP in products. They take {alone:.1f} s alone, each shape timed by\n"
+        f"itself: {literal / alone:.1f} times as fast as the literal algorithm. At the speed of one large square GEMM between the\n"
+        f"steps, {speed:.0f} GFLOP/s ({min(speeds):.0f} to {max(speeds):.0f}), they would take {products / speed:.1f} s: {literal * speed / products:.1f} times.\n"
     )
 
 
