@@ -79,7 +79,7 @@ LEGEND = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `scone demo`."""
     parser.add_argument("--seed", type=int, default=0, help="of all texts (default: 0)")
-    parser.add_argument("--samples", type=int, default=3, help="texts for each prompt; one is shown (default: 3)")
+    parser.add_argument("--samples", type=int, default=2, help="texts for each prompt; one is shown (default: 2)")
     strength = SconeConfig().strength
     parser.add_argument("--strength", type=float, default=strength, help=f"of the control (default: {strength:g})")
     parser.add_argument("--max-new-tokens", type=int, default=25, help="length of a continuation (default: 25)")
