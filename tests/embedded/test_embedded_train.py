@@ -94,7 +94,7 @@ def test_learning_rate_rises_then_falls_to_zero():
     assert at[1.0] == 0.0
 
 
-def test_a_pause_of_the_process_is_not_counted(monkeypatch):
+def test_a_pause_of_the_process_counts_as_one_minute(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("scone.embedded.train.loop.time.monotonic", lambda: now[0])
     clock = Clock(10.0)

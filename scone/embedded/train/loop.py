@@ -30,7 +30,7 @@ class Clock:
         self.last = time.monotonic()
 
     def tick(self) -> None:
-        """Count the seconds since the last call, unless they were a pause."""
+        """Count the seconds since the last call, and no more than PAUSE of them."""
         now = time.monotonic()
         self.spent += min(now - self.last, self.PAUSE)
         self.last = now
