@@ -38,8 +38,8 @@ class Sweep:
     run: Callable[[int], int]
     """value → tokens written"""
     note: str = ""
-    floor: bool = False
-    """Whether to say what a large GEMM would make of the products."""
+    floor: tuple[int, ...] = ()
+    """Values for which to say what the products alone would take."""
 
 
 def grow(engine: Scone, out: Path | None) -> Iterator[str]:
@@ -77,7 +77,7 @@ def sweeps(engine: Scone) -> list[Sweep]:
         Sweep("candidates", (2, 4, 8, 16), lambda n: tokens({"top_k": n}, one)),
         Sweep("lookahead", (1, 2, 4, 8), lambda n: tokens({"lookahead": n}, one, 16)),
         Sweep("prompt tokens", (16, 64, 256, 512), lambda n: tokens({}, prompt_of(n))),
-        Sweep("batch", (1, 2, 4, 8, 16), batch_of, floor=True),
+        Sweep("batch", (1, 2, 4, 8, 16), batch_of, floor=(8, 16)),
         Sweep("new tokens", (4, 8, 16, 32), lambda n: tokens({}, one, n)),
         Sweep("chains", (1, 2, 4, 8), lambda n: tokens(GIBBS | {"chains": n}, one), GIBBS_NOTE),
         Sweep("vocabulary", tuple(wide), tokens_of, GIBBS_NOTE),
@@ -111,19 +111,19 @@ def _measure(sweep: Sweep) -> dict[int, list[float]]:
 
 
 def _floor(sweep: Sweep, median: dict[int, float]) -> str:
-    """How near the largest size is to doing nothing but its products."""
-    first, last = sweep.values[0], sweep.values[-1]
-    written: list[int] = []
-
-    def run() -> None:
-        written.append(sweep.run(last))
-
-    products, alone = gflop(run) / written[0], seconds_of_products(run) / written[0]
-    speed = gemm_gflops("cpu")
+    """How near a size is to doing nothing but its products."""
+    first, speed, rows = sweep.values[0], gemm_gflops("cpu"), []
+    for value in sweep.floor:
+        written = sweep.run(value)
+        products = gflop(lambda: sweep.run(value)) / written
+        alone = seconds_of_products(lambda: sweep.run(value)) / written
+        times = median[value], alone, products / speed
+        rows.append([str(value), f"{products:.1f}", *(f"{1000 * t:.0f} ({median[first] / t:.1f}×)" for t in times)])
+    header = [sweep.name, "GFLOP/token", "ms/token", "its products alone", f"at {speed:.0f} GFLOP/s"]
     return (
-        f"The floor: a token of {sweep.name} {last} asks for {products:.1f} GFLOP in products. They take "
-        f"{1000 * alone:.0f} ms alone, each shape timed by itself,\nand {1000 * products / speed:.0f} ms at the {speed:.0f} GFLOP/s of one large "
-        f"square GEMM: {median[first] / alone:.1f} and {median[first] * speed / products:.1f} times as fast as {sweep.name} {first}.\n"
+        f"The floor, in brackets how much faster that is than {sweep.name} {first}. Products alone: each shape timed by\n"
+        "itself, as the library and our kernels do it; the last column is the speed of one large square GEMM.\n\n"
+        f"{markdown(header, rows)}"
     )
 
 

@@ -7,6 +7,8 @@ import json
 import sys
 from pathlib import Path
 
+import torch
+
 from scone.embedded.cache import cache_folder
 from scone.embedded.names import LABELS, WEIGHTS
 from scone.embedded.train import classifier, judges, mlm, publish, tasks
@@ -24,6 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=WEIGHTS, help="where the weights go (default: the package)")
     parser.add_argument("--runs", type=Path, default=cache_folder() / "runs", help="where checkpoints go")
     parser.add_argument("--onwards", action="store_true", help="mlm: begin with the weights that scone ships")
+    parser.add_argument("--bfloat16", action="store_true", help="mlm: faster where the CPU has AVX512-BF16 or AMX")
     parser.add_argument("--no-train", action="store_true", help="publish the last checkpoint as it is")
     options = parser.parse_args(arguments)
     if options.minutes is not None and options.minutes <= 0:
@@ -43,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _command(options: argparse.Namespace, minutes: float | None = None) -> str:
     command = f"python -m scone.embedded.train {options.recipe}" + (f" --minutes {minutes:g}" if minutes else "")
-    return command + (" --onwards" if options.onwards else "")
+    return command + "".join(f" --{flag}" for flag in ("onwards", "bfloat16") if getattr(options, flag))
 
 
 def _settings(options: argparse.Namespace) -> dict:
@@ -52,8 +55,8 @@ def _settings(options: argparse.Namespace) -> dict:
 
 def _train_masked_lm(options: argparse.Namespace) -> dict[str, float]:
     minutes = options.minutes or MINUTES["mlm"]
-    folder = options.runs / "mlm"
-    run = mlm.prepare(folder, minutes, onwards=options.onwards, **_settings(options))
+    folder, precision = options.runs / "mlm", torch.bfloat16 if options.bfloat16 else torch.float32
+    run = mlm.prepare(folder, minutes, onwards=options.onwards, precision=precision, **_settings(options))
     model = run.averaged() if options.no_train else run.finish()
     command, earlier = _command(options, minutes), {}
     if options.onwards:

@@ -107,7 +107,8 @@ class Run:
     """A training run: `workers` threads share the model's parameters and follow the clock to its end.
 
     A worker reads the parameters without a lock and takes the lock for its update only. None ever waits for another's
-    matrix product, so that a busy machine slows the run no more than it must.
+    matrix product, so that a busy machine slows the run no more than it must. With `precision=torch.bfloat16` workers
+    compute with a copy in that precision, and updates go to the float32 parameters.
     """
 
     model: nn.Module
@@ -128,6 +129,7 @@ class Run:
     """The rate of Muon for weight matrices; without it AdamW moves them too."""
     pieces: int = 1
     """How often `loss` is called for one step; the gradients are averaged."""
+    precision: torch.dtype = torch.float32
     state: dict = field(default_factory=lambda: {"step": 0, "spent": 0.0, "tokens": 0, "loss": 0.0})
 
     def __post_init__(self) -> None:
@@ -145,7 +147,7 @@ class Run:
             torch.optim.AdamW(groups, lr=self.rate, betas=(0.9, 0.98), eps=1e-6, fused=True)
         ]
         if matrices:
-            self.optimizers.append(Muon(matrices))
+            self.optimizers.append(Muon(matrices, precision=self.precision))
         self.average = Average(self.model, self.decay)
         resumed = load_checkpoint(self.folder, self.average)
         if resumed is not None:
@@ -153,6 +155,8 @@ class Run:
             for optimizer in self.optimizers:
                 for group in optimizer.param_groups:
                     optimizer.state.update({value: moments[value] for value in group["params"]})
+        self.read = self.model if self.precision == torch.float32 else copy.deepcopy(self.model).to(self.precision)
+        self.readable = [value for value in self.read.parameters() if value.requires_grad]
         self.clock = Clock(self.minutes, self.state["spent"])
         self.lock = threading.Lock()
 
@@ -188,7 +192,7 @@ class Run:
     def _work(self, worker: int) -> None:
         torch.set_num_threads(1)
         random = np.random.default_rng([self.seed, worker, self.state["step"]])
-        replica = sharing_copy(self.model)
+        replica = sharing_copy(self.read)
         parameters = [parameter for parameter in replica.parameters() if parameter.requires_grad]
         while self.clock.share < 1.0:
             losses, tokens = 0.0, 0
@@ -200,11 +204,14 @@ class Run:
             with self.lock:
                 self.clock.tick()
                 for shared, mine in zip(self.trainable, parameters):
-                    shared.grad, mine.grad = mine.grad, None
+                    assert mine.grad is not None
+                    shared.grad, mine.grad = mine.grad.to(shared.dtype), None
                 for optimizer in self.optimizers:
                     for group in optimizer.param_groups:
                         group["lr"] = self.clock.rate(group["peak"])
                     optimizer.step()
+                if self.read is not self.model:
+                    torch._foreach_copy_(self.readable, [value.detach() for value in self.trainable])
                 self.average.update()
                 self.state["step"] += 1
                 self.state["tokens"] += tokens
