@@ -17,7 +17,7 @@ import scone_kernels  # noqa: F401 (registers the ops)
 
 __all__ = ["gflop", "seconds_of_products"]
 
-REPEATS = 5
+ROUNDS = 5
 Shape = Sequence[int]
 
 
@@ -34,7 +34,9 @@ def gflop(run: Callable[[], Any]) -> float:
 
 
 def seconds_of_products(run: Callable[[], Any]) -> float:
-    """What the products of `run` with a weight take alone: each shape is timed by itself, times how often it occurs.
+    """What the products of `run` with a weight take alone: each is timed once a round, in the order of their first use.
+
+    Rounds pass over all weights, so that a weight is as far from the caches as it is in `run`.
 
     >>> layer = torch.nn.Linear(100, 50)
     >>> seconds_of_products(lambda: layer(torch.ones(1000, 100))) > 0
@@ -42,32 +44,31 @@ def seconds_of_products(run: Callable[[], Any]) -> float:
     """
     with _Products() as products:
         run()
+    seconds: dict[Any, list[float]] = {key: [] for key in products.found}
     with torch.no_grad():
-        return sum(count * _median_seconds(call) for count, call in products.found.values())
+        for _ in range(1 + ROUNDS):
+            for key, (_, call) in products.found.items():
+                start = time.perf_counter()
+                call()
+                seconds[key].append(time.perf_counter() - start)
+    return sum(count * statistics.median(seconds[key][1:]) for key, (count, _) in products.found.items())
 
 
 class _Products(TorchDispatchMode):
-    """Notes products as they pass: how often each shape occurs, and the first call of it."""
+    """Notes products as they pass: how often each weight meets each number of rows, and the first such call."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: dict[Any, tuple[int, Callable[[], Any]]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket in _TIMED:
-            key = func, *(tuple(value.shape) for value in args if isinstance(value, Tensor))
+        place = _WEIGHT.get(func.overloadpacket)
+        if place is not None:
+            shapes = (tuple(value.shape) for value in args if isinstance(value, Tensor))
+            key = func, args[place].data_ptr(), *shapes
             count, call = self.found.get(key, (0, partial(func, *args, **(kwargs or {}))))
             self.found[key] = count + 1, call
         return func(*args, **(kwargs or {}))
-
-
-def _median_seconds(call: Callable[[], Any]) -> float:
-    times = []
-    for _ in range(1 + REPEATS):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[1:])
 
 
 def _linear(x: Shape, weight: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:
@@ -96,6 +97,12 @@ _OURS = {
     torch.ops.scone_kernels.expected_dot: _expected_dot,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
 }
-_TIMED = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.linear} | {
-    op for op in _OURS if op is not torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_WEIGHT = {  # the products that are timed → which argument is the weight
+    torch.ops.aten.mm: 1,
+    torch.ops.aten.addmm: 2,
+    torch.ops.aten.linear: 1,
+    torch.ops.scone_kernels.linear: 1,
+    torch.ops.scone_kernels.gibbs_sample: 1,
+    torch.ops.scone_kernels.expected_embedding: 1,
+    torch.ops.scone_kernels.expected_dot: 1,
 }

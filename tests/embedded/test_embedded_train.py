@@ -28,14 +28,14 @@ TARGET = torch.randn(3, 6, generator=torch.Generator().manual_seed(5))
 
 def _loss(model, random):
     x = torch.from_numpy(random.standard_normal((16, 6))).float()
-    return (model(x) - x @ TARGET.T).square().mean(), 16
+    return (model(x.to(model.linear.weight.dtype)) - x @ TARGET.T).square().mean(), 16
 
 
-def _run(folder, minutes, reports, **options):
+def _run(folder, minutes, reports, loss=_loss, **options):
     def report(snapshot, state):
         reports.append(state)
 
-    return Run(_Toy(), _loss, report, folder, minutes, rate=0.05, decay=0.9, **options)
+    return Run(_Toy(), loss, report, folder, minutes, rate=0.05, decay=0.9, **options)
 
 
 def test_run_learns_with_two_workers_and_ends_by_the_clock(tmp_path):
@@ -45,6 +45,33 @@ def test_run_learns_with_two_workers_and_ends_by_the_clock(tmp_path):
     assert torch.equal(model.frozen, torch.ones(3))
     assert not model.training
     assert (tmp_path / "state.safetensors").exists()
+
+
+@pytest.mark.parametrize("matrix_rate", [None, 0.2])
+def test_run_in_bfloat16_updates_parameters_in_float32(tmp_path, matrix_rate):
+    reports, seen = [], set()
+
+    def loss(model, random):
+        seen.add(model.linear.weight.dtype)
+        return _loss(model, random)
+
+    run = _run(tmp_path, 2 / 60, reports, loss, workers=2, matrix_rate=matrix_rate, precision=torch.bfloat16)
+    model = run.finish()
+    assert seen == {torch.bfloat16}
+    assert reports[-1]["loss"] < 0.3 * TARGET.square().sum(1).mean().item()
+    weight = run.model.linear.weight
+    assert model.linear.weight.dtype == weight.dtype == torch.float32
+    assert not torch.equal(weight, weight.bfloat16().float())  # more than bfloat16 could hold
+    torch.testing.assert_close(run.read.linear.weight, weight.bfloat16())
+
+
+def test_an_error_of_a_worker_ends_the_run_at_once(tmp_path):
+    def loss(model, random):
+        raise ArithmeticError("no gradient today")
+
+    with pytest.raises(ArithmeticError, match="no gradient today"):
+        _run(tmp_path, 60.0, [], loss, workers=2).finish()
+    assert not (tmp_path / "state.safetensors").exists()
 
 
 @pytest.mark.parametrize(("matrix_rate", "moment"), [(None, "exp_avg_sq"), (0.05, "momentum")])
@@ -92,6 +119,9 @@ def test_learning_rate_rises_then_falls_to_zero():
     assert at[0.02] == pytest.approx(1.0, abs=0.05)
     assert at[0.5] == pytest.approx(0.51, abs=0.02)
     assert at[1.0] == 0.0
+    clock = Clock(1.0)
+    clock.end()
+    assert clock.share == 1.0
 
 
 def test_a_pause_of_the_process_counts_as_one_minute(monkeypatch):
@@ -102,6 +132,17 @@ def test_a_pause_of_the_process_counts_as_one_minute(monkeypatch):
         now[0] += seconds
         clock.tick()
     assert clock.spent == 10.0 + Clock.PAUSE
+
+
+def test_masked_logits_are_the_models_own():
+    from scone.embedded import load_masked_lm
+    from scone.embedded.train.mlm import masked_logits
+
+    model, _ = load_masked_lm()
+    seen = torch.randint(1000, 20000, (3, 17), generator=torch.Generator().manual_seed(2))
+    chosen = torch.rand(3, 17, generator=torch.Generator().manual_seed(3)) < 0.3
+    with torch.no_grad():
+        torch.testing.assert_close(masked_logits(model, seen, chosen), model(input_ids=seen).logits[chosen])
 
 
 def test_average_follows_the_parameters():

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,7 +39,11 @@ class Clock:
     @property
     def share(self) -> float:
         """The part of the budget that is used, at most 1."""
-        return min(1.0, self.spent / self.budget)
+        return min(1.0, self.spent / self.budget) if self.budget else 1.0
+
+    def end(self) -> None:
+        """Let every worker stop after its present step."""
+        self.budget = 0.0
 
     def rate(self, peak: float, warm_up: float = 0.02) -> float:
         """A short linear rise to `peak`, then a linear fall to zero."""
@@ -134,7 +139,7 @@ class Run:
 
     def __post_init__(self) -> None:
         named = [(name, value) for name, value in self.model.named_parameters() if value.requires_grad]
-        self.trainable = [value for _, value in named]
+        self.trainable: list[torch.Tensor] = [value for _, value in named]
         groups: list[dict] = []
         matrices: list[dict] = []
         for name, value in named:
@@ -156,30 +161,32 @@ class Run:
                 for group in optimizer.param_groups:
                     optimizer.state.update({value: moments[value] for value in group["params"]})
         self.read = self.model if self.precision == torch.float32 else copy.deepcopy(self.model).to(self.precision)
-        self.readable = [value for value in self.read.parameters() if value.requires_grad]
+        self.readable: list[torch.Tensor] = [value for value in self.read.parameters() if value.requires_grad]
         self.clock = Clock(self.minutes, self.state["spent"])
         self.lock = threading.Lock()
 
     def finish(self) -> nn.Module:
-        """Train to the end of the minutes and return the averaged model."""
+        """Train to the end of the minutes and return the averaged model; a worker's error is raised here."""
         torch.set_num_threads(1)
-        threads = [threading.Thread(target=self._work, args=(n,), daemon=True) for n in range(self.workers)]
-        for thread in threads:
-            thread.start()
-        while self._still_at_work_after_a_while(threads):
-            self._report()
+        with ThreadPoolExecutor(self.workers) as pool:
+            jobs = [pool.submit(self._work, worker) for worker in range(self.workers)]
+            try:
+                while wait(jobs, 60 * self.every, FIRST_EXCEPTION).not_done:
+                    for job in jobs:
+                        if job.done():
+                            job.result()
+                    self._report()
+                for job in jobs:
+                    job.result()
+            except BaseException:
+                self.clock.end()
+                raise
         self._report()
         return self.averaged()
 
     def averaged(self) -> nn.Module:
         """The averaged model as it stands."""
         return self.average.snapshot(self.model)
-
-    def _still_at_work_after_a_while(self, threads: list[threading.Thread]) -> bool:
-        until = time.monotonic() + 60 * self.every
-        while time.monotonic() < until and any(thread.is_alive() for thread in threads):
-            time.sleep(0.5)
-        return any(thread.is_alive() for thread in threads)
 
     def _report(self) -> None:
         with self.lock:
@@ -210,9 +217,10 @@ class Run:
                     for group in optimizer.param_groups:
                         group["lr"] = self.clock.rate(group["peak"])
                     optimizer.step()
-                if self.read is not self.model:
-                    torch._foreach_copy_(self.readable, [value.detach() for value in self.trainable])
-                self.average.update()
+                with torch.no_grad():
+                    if self.read is not self.model:
+                        torch._foreach_copy_(self.readable, self.trainable)
+                    self.average.update()
                 self.state["step"] += 1
                 self.state["tokens"] += tokens
                 self.state["loss"] += (losses - self.state["loss"]) / min(self.state["step"], 100)
