@@ -14,7 +14,7 @@
 namespace scone {
 namespace {
 
-constexpr int64_t kGroup = 168;  // 4032 rows
+constexpr int64_t kGroupRows = 4032;
 constexpr int64_t kSplits = 64;
 
 // How rows share gradients: `gradient[row]` counts the distinct segments in the order of the (sorted) rows.
@@ -58,27 +58,29 @@ class SharedProjection {
         grad_panels_(make_panels(sharing.grad.size(0))),
         packed_(sharing.grad, grad_panels_) {}
 
-  int64_t scratch() const { return kTile * (grad_panels_.back().first + grad_panels_.back().width()); }
+  int64_t scratch() const { return kTile * grad_panels_.back().end(); }
 
   // Projects the tokens on the gradients of the panels [begin, end).
   void open(int64_t first, int64_t tokens, int64_t begin, int64_t end, float* projected) const {
     const at::Tensor rows = as_float_rows(table_.narrow(0, first, tokens));
     const Panel& tail = panels_[end - 1];
     const int64_t lowest = gradient_[panels_[begin].first], highest = gradient_[tail.first + tail.rows - 1];
-    for (int64_t p = home(lowest); p <= home(highest); ++p)
-      kernels().matmul(grad_panels_[p].vecs, tokens, packed_.columns(), row_major(rows), packed_.panel(p),
-                       projected + kTile * grad_panels_[p].first, nullptr);
+    for (int64_t p = home(lowest); p <= home(highest); ++p) {
+      const Panel& panel = grad_panels_[p];
+      panel.build->matmul(panel.vecs, tokens, packed_.columns(), row_major(rows), packed_.panel(p),
+                          projected + kTile * panel.first, nullptr);
+    }
   }
 
   // One pass per distinct gradient of the panel; rows are sorted, so there are few.
   void dot(int64_t index, int64_t, int64_t tokens, const float* probability, const float* projected, float* out) const {
     const Panel& panel = panels_[index];
-    float all[kPanel];
+    float all[kMaxPanel];
     for (int64_t i = 0; i < panel.rows;) {
       const int64_t g = gradient_[panel.first + i];
       const Panel& column = grad_panels_[home(g)];
-      kernels().dot_scalar(panel.vecs, tokens, probability, projected + kTile * column.first + (g - column.first),
-                           column.width(), all);
+      panel.build->dot_scalar(panel.vecs, tokens, probability, projected + kTile * column.first + (g - column.first),
+                              column.width(), all);
       for (; i < panel.rows && gradient_[panel.first + i] == g; ++i) out[i] = all[i];
     }
     std::fill(out + panel.rows, out + panel.width(), 0.0f);
@@ -104,15 +106,16 @@ class OwnProjection {
   OwnProjection(const at::Tensor& table, const at::Tensor& grad, const std::vector<Panel>& panels)
       : table_(table), panels_(panels), packed_(grad, panels) {}
 
-  int64_t scratch() const { return kTile * kPanel; }
+  int64_t scratch() const { return kTile * kMaxPanel; }
 
   void open(int64_t, int64_t, int64_t, int64_t, float*) const {}
 
   void dot(int64_t index, int64_t first, int64_t tokens, const float* probability, float* projected, float* out) const {
     const at::Tensor rows = as_float_rows(table_.narrow(0, first, tokens));
-    const int vecs = panels_[index].vecs;
-    kernels().matmul(vecs, tokens, packed_.columns(), row_major(rows), packed_.panel(index), projected, nullptr);
-    kernels().dot_lanes(vecs, tokens, probability, projected, out);
+    const Panel& panel = panels_[index];
+    panel.build->matmul(panel.vecs, tokens, packed_.columns(), row_major(rows), packed_.panel(index), projected,
+                        nullptr);
+    panel.build->dot_lanes(panel.vecs, tokens, probability, projected, out);
   }
 
  private:
@@ -124,24 +127,24 @@ class OwnProjection {
 template <class Tiles, class Projection>
 at::Tensor sweep(const Tiles& tiles, const Projection& projection) {
   const int64_t rows = tiles.rows, panels = tiles.panels.size();
-  const Plan plan(panels, tiles.vocabulary, kGroup, kSplits);
-  const SoftmaxState state(plan.splits, rows);
+  const Plan plan(panels, tiles.vocabulary, kGroupRows, kSplits);
+  const SoftmaxState state(plan.splits, tiles.panels);
   const at::Tensor weighted = at::zeros({plan.splits, state.lanes}, at::kFloat);
 
   plan.run(panels, tiles.vocabulary, [&](const Task& task) {
-    const at::Tensor scratch = at::empty({kTile * kPanel + projection.scratch()}, at::kFloat);
+    const at::Tensor scratch = at::empty({kTile * kMaxPanel + projection.scratch()}, at::kFloat);
     float* probability = scratch.data_ptr<float>();
-    float* projected = probability + kTile * kPanel;
+    float* projected = probability + kTile * kMaxPanel;
     for (int64_t first = task.token_begin; first < task.token_end; first += kTile) {
       const int64_t tokens = std::min(kTile, task.token_end - first);
       const typename Tiles::Tile tile(tiles, first, tokens, task.panel_begin, task.panel_end);
       projection.open(first, tokens, task.panel_begin, task.panel_end, projected);
       for (int64_t p = task.panel_begin; p < task.panel_end; ++p) {
         const Panel& panel = tiles.panels[p];
-        float rescale[kPanel], dot[kPanel];
+        float rescale[kMaxPanel], dot[kMaxPanel];
         tile.fill(p, probability);
-        kernels().softmax(panel.vecs, tokens, probability, nullptr, state.max_at(task.split, panel.first),
-                          state.sum_at(task.split, panel.first), rescale);
+        panel.build->softmax(panel.vecs, tokens, probability, nullptr, state.max_at(task.split, panel.first),
+                             state.sum_at(task.split, panel.first), rescale);
         projection.dot(p, first, tokens, probability, projected, dot);
         add_dot(panel.width(), rescale, dot, weighted.data_ptr<float>() + task.split * state.lanes + panel.first);
       }
@@ -173,8 +176,8 @@ at::Tensor run(int64_t rows, const at::Tensor& table, const at::Tensor& grad, co
   };
   if (!segment) return own(grad);
   const Sharing sharing = share(grad, *segment);
-  // A shared gradient costs D multiplications per token for the projection and 24 for its pass over a panel; an own one
-  // costs D. With two rows per gradient sharing wins at any D above 24.
+  // A shared gradient costs D multiplications per token for the projection and 24 or 48 for its pass over a panel; an
+  // own one costs D. With two rows per gradient sharing wins at any D above that.
   if (2 * sharing.grad.size(0) > rows) return own(grad.index_select(0, *segment));
   const auto tiles = make_tiles(sharing.order);
   const at::Tensor out = sweep(tiles, SharedProjection(table, sharing, tiles.panels));

@@ -11,10 +11,10 @@
 namespace scone {
 namespace {
 
-constexpr int64_t kGroup = 168;  // 4032 rows
+constexpr int64_t kGroupRows = 4032;
 constexpr int64_t kSplits = 64;
 
-// (N,) int64 as two arrays of 32-bit words per panel, [lo: 8 * vecs | hi: 8 * vecs], one panel after the other.
+// (N,) int64 as two arrays of 32-bit words per panel, [lo: lanes * vecs | hi: lanes * vecs], one panel after the other.
 std::vector<uint32_t> split_words(const at::Tensor& values, const std::vector<Panel>& panels) {
   const at::Tensor source = values.contiguous();
   std::vector<uint32_t> words;
@@ -51,8 +51,8 @@ std::tuple<at::Tensor, at::Tensor> run(const Tiles& tiles, const at::Tensor& see
   at::Tensor tokens_out = at::empty({rows}, at::kLong), logprob = at::empty({rows}, at::kFloat);
   if (rows == 0) return {tokens_out, logprob};
 
-  const Plan plan(panels, tiles.vocabulary, kGroup, kSplits);
-  const SoftmaxState state(plan.splits, rows);
+  const Plan plan(panels, tiles.vocabulary, kGroupRows, kSplits);
+  const SoftmaxState state(plan.splits, tiles.panels);
   const at::Tensor best = at::full({plan.splits, state.lanes}, -INFINITY, at::kFloat);
   const at::Tensor best_score = at::empty_like(best);
   const at::Tensor best_token = at::full({plan.splits, state.lanes}, -1, at::kInt);
@@ -60,7 +60,7 @@ std::tuple<at::Tensor, at::Tensor> run(const Tiles& tiles, const at::Tensor& see
   const std::vector<uint32_t> seeds = split_words(seed, tiles.panels), counters = split_words(counter, tiles.panels);
 
   plan.run(panels, tiles.vocabulary, [&](const Task& task) {
-    const at::Tensor scratch = at::empty({kTile * kPanel}, at::kFloat);
+    const at::Tensor scratch = at::empty({kTile * kMaxPanel}, at::kFloat);
     float* scores = scratch.data_ptr<float>();
     for (int64_t first = task.token_begin; first < task.token_end; first += kTile) {
       const int64_t tokens = std::min(kTile, task.token_end - first);
@@ -68,15 +68,15 @@ std::tuple<at::Tensor, at::Tensor> run(const Tiles& tiles, const at::Tensor& see
       for (int64_t p = task.panel_begin; p < task.panel_end; ++p) {
         const Panel& panel = tiles.panels[p];
         const int64_t at = task.split * state.lanes + panel.first;
-        float lowest[kPanel], rescale[kPanel];
+        float lowest[kMaxPanel], rescale[kMaxPanel];
         tile.fill(p, scores);
         floor.read(panel.first, panel.width(), lowest);
-        kernels().sample(panel.vecs, tokens, first, scores, &seeds[2 * panel.first], &counters[2 * panel.first], lowest,
-                         best.data_ptr<float>() + at, best_token.data_ptr<int32_t>() + at,
-                         best_score.data_ptr<float>() + at);
+        panel.build->sample(panel.vecs, tokens, first, scores, &seeds[2 * panel.first], &counters[2 * panel.first],
+                            lowest, best.data_ptr<float>() + at, best_token.data_ptr<int32_t>() + at,
+                            best_score.data_ptr<float>() + at);
         floor.raise(panel.first, panel.width(), best.data_ptr<float>() + at);
-        kernels().softmax(panel.vecs, tokens, scores, nullptr, state.max_at(task.split, panel.first),
-                          state.sum_at(task.split, panel.first), rescale);
+        panel.build->softmax(panel.vecs, tokens, scores, nullptr, state.max_at(task.split, panel.first),
+                             state.sum_at(task.split, panel.first), rescale);
       }
     }
   });

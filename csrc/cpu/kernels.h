@@ -1,18 +1,19 @@
-// The vector kernels of the CPU ops, on raw pointers. Compiled twice from kernels.inc: for AVX2 with FMA, and for
-// whatever the compiler's baseline is; `kernels()` picks at run time.
+// The vector kernels of the CPU ops, on raw pointers. Compiled three times from kernels.inc: for AVX-512, for AVX2 with
+// FMA, and for whatever the compiler's baseline is; `kernels()` is the build in use.
 //
-// One layout serves them all. Rows of the batch lie along vector lanes: a *panel* holds up to 24 rows as `vecs` vectors
-// of 8 lanes, and everything that is indexed by (token, row) is stored as [token][8 * vecs]. A softmax over the
-// vocabulary then needs no horizontal operation, and its running state is a few vectors.
+// One layout serves them all. Rows of the batch lie along vector lanes: a *panel* holds up to three vectors of rows, 48
+// rows for AVX-512 and 24 for the others, and everything that is indexed by (token, row) is stored as
+// [token][lanes * vecs]. A softmax over the vocabulary then needs no horizontal operation, and its running state is a
+// few vectors.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace scone {
 
-constexpr int64_t kLanes = 8;
 constexpr int64_t kMaxVecs = 3;
-constexpr int64_t kPanel = kLanes * kMaxVecs;  // rows of a full panel
+constexpr int64_t kMaxPanel = 16 * kMaxVecs;  // rows of a full panel in the widest build
 
 // A matrix as the matmul reads it: element (i, k) is data[i / 4 * quad + i % 4 * row + k * step].
 struct Matrix {
@@ -26,12 +27,14 @@ struct Matrix {
 
 struct Kernels {
   const char* name;
+  int64_t lanes;            // of a vector
+  const Kernels* narrower;  // the build for few rows, or null
 
-  // c[i][lane] = sum_k a(i, k) * b[k][lane], i < rows, lane < 8 * vecs; c[i][lane] * older[i] is added unless older is
-  // null.
+  // c[i][lane] = sum_k a(i, k) * b[k][lane], i < rows, lane < lanes * vecs; c[i][lane] * older[i] is added unless older
+  // is null.
   void (*matmul)(int vecs, int64_t rows, int64_t depth, Matrix a, const float* b, float* c, const float* older);
 
-  // out[column][8 * vecs] = the transpose of `rows` rows of `columns` floats; lanes without a row are zero.
+  // out[column][lanes * vecs] = the transpose of `rows` rows of `columns` floats; lanes without a row are zero.
   void (*transpose)(int vecs, int64_t rows, int64_t columns, const float* const* row, float* out);
 
   // tile = (tile + bias[token]) * scale, or -inf where keep[token] is 0. bias and keep may be null.
@@ -49,8 +52,8 @@ struct Kernels {
   void (*dot_scalar)(int vecs, int64_t tokens, const float* tile, const float* other, int64_t other_step, float* out);
 
   // Gumbel-max over a tile that starts at token `first` (a multiple of 4): per lane the best perturbed score so far, its
-  // token and its unperturbed score. seed and counter: [lo words | hi words], 8 * vecs each. A token whose perturbed
-  // score is below the lane's `floor` may be passed over.
+  // token and its unperturbed score. seed and counter: [lo words | hi words], lanes * vecs each. A token whose
+  // perturbed score is below the lane's `floor` may be passed over.
   void (*sample)(int vecs, int64_t tokens, int64_t first, const float* tile, const uint32_t* seed,
                  const uint32_t* counter, const float* floor, float* best, int32_t* best_token, float* best_score);
 
@@ -58,8 +61,15 @@ struct Kernels {
   float (*dot_difference)(int64_t width, const float* a, const float* b, const float* c);
 };
 
+// The builds that this CPU runs, the fastest first, and the one in use: the first, unless a test takes another. Not to
+// be changed while an op runs.
+const std::vector<const Kernels*>& builds();
 const Kernels& kernels();
+void use_build(const Kernels& table);
 
+namespace avx512 {
+extern const Kernels table;
+}
 namespace avx2 {
 extern const Kernels table;
 }

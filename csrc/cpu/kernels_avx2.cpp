@@ -3,12 +3,15 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include <utility>
+
 #include "kernels.h"
 #include "noise.h"
 
 #pragma GCC target("avx2,fma")
 #define SCONE_BUILD avx2
 #define SCONE_BUILD_NAME "AVX2"
+#define SCONE_NARROWER nullptr
 #define SCONE_AVX2
 #include "kernels.inc"
 #endif

@@ -15,6 +15,7 @@
 namespace scone {
 namespace {
 
+constexpr int64_t kLanes = 8;
 constexpr int kRows = 4, kColumns = 3;  // of the weight, of x: twelve sums in registers, seven loads for each step
 
 // The sum of eight lanes.
@@ -94,6 +95,7 @@ void linear_few(const at::Tensor& x, const at::Tensor& weight, const float* bias
 // ---- more rows ----------------------------------------------------------------------------------------------------
 // They go along the lanes, in panels of 24: x is transposed once to [k][24], and a value of the weight meets all lanes.
 
+constexpr int64_t kPanel = kMaxVecs * kLanes;
 constexpr int64_t kDepth = 192;            // of a slice of a panel: 18 KB, which stay in the first-level cache
 constexpr int64_t kTileBytes = 128 << 10;  // of the weight, in the second
 constexpr int64_t kUnit = 24;              // rows of the weight that stay together: a multiple of 4, 6 and 8
@@ -156,7 +158,7 @@ void write_panel(const Panel& panel, int64_t tokens, const float* product, const
   for (int64_t t = 0; t < tokens; t += kLanes) {
     const int64_t count = std::min(kLanes, tokens - t);
     for (int64_t i = 0; i < count; ++i) token[i] = product + (t + i) * panel.width();
-    kernels().transpose(1, count, panel.rows, token, turned + t * kPanel);  // [row][lane]
+    avx2::table.transpose(1, count, panel.rows, token, turned + t * kPanel);  // [row][lane]
   }
   for (int64_t row = 0; row < panel.rows; ++row)
     for (int64_t t = 0; t < tokens; ++t)
@@ -165,7 +167,7 @@ void write_panel(const Panel& panel, int64_t tokens, const float* product, const
 
 void linear_panels(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
   const int64_t depth = x.size(1), width = weight.size(0), stride = weight.stride(0);
-  const std::vector<Panel> panels = make_panels(x.size(0));
+  const std::vector<Panel> panels = make_panels(x.size(0), avx2::table);
   const PackedRows packed(x, panels);
   const int64_t tile = std::max<int64_t>(1, kTileBytes / 4 / std::max<int64_t>(1, depth) / kUnit) * kUnit;
   at::parallel_for(0, (width + kUnit - 1) / kUnit, 1, [&](int64_t begin, int64_t end) {

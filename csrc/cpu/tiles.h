@@ -20,7 +20,8 @@
 namespace scone {
 
 // Tokens per tile: 512 rows of a weight (1.5 MB at 768 wide) stay in the last-level cache while all panels pass, and a
-// panel's tile (48 KB) in the second. Tuned on EPYC Milan against 128, 256 and 1024. A multiple of 4 for the noise.
+// panel's tile (48 KB, with AVX-512 96 KB) in the second. Tuned on EPYC Milan against 128, 256 and 1024. A multiple of
+// 4 for the noise.
 constexpr int64_t kTile = 512;
 
 // `tensor` as float32 with unit stride along its last dimension; a copy only where it is not that already.
@@ -45,36 +46,45 @@ inline void check_segments(const int64_t* ids, int64_t rows, int64_t sequences) 
 struct Panel {
   int64_t first, rows;  // rows of the batch, in the order of the sweep
   int vecs;
-  int64_t width() const { return kLanes * vecs; }
+  const Kernels* build;
+  int64_t width() const { return build->lanes * vecs; }
+  int64_t end() const { return first + width(); }
 };
 
-// Full panels of 24 rows, and what is left in panels of 16 and 8. A lone panel of 8 would leave the multipliers idle
-// half of the time, so that 24 + 8 becomes 16 + 16.
-inline std::vector<Panel> make_panels(int64_t rows) {
+// Full panels of three vectors, and what is left in panels of two and one. A lone vector would leave the multipliers
+// idle part of the time, so that 3 + 1 becomes 2 + 2. Where half of the last vector would be empty, the narrower build
+// takes the last rows: 24 rows are three vectors of 8 lanes, and 40 rows two of 16 and one of 8.
+inline std::vector<Panel> make_panels(int64_t rows, const Kernels& table = kernels()) {
   std::vector<Panel> panels;
-  for (int64_t first = 0; first < rows;) {
-    const int64_t vecs = (rows - first + kLanes - 1) / kLanes;
-    const int take = vecs == 4 ? 2 : int(std::min(vecs, kMaxVecs));
-    panels.push_back({first, std::min(rows - first, take * kLanes), take});
-    first += take * kLanes;
+  const auto vecs_for = [](int64_t count, const Kernels& by) { return (count + by.lanes - 1) / by.lanes; };
+  for (int64_t first = 0; first < rows; first = panels.back().end()) {
+    const int64_t rest = rows - first, vecs = vecs_for(rest, table);
+    const Kernels* narrow = table.narrower;
+    const bool half_empty = narrow && vecs_for(rest, *narrow) < 2 * vecs;
+    if (half_empty && vecs <= 2) {
+      panels.push_back({first, rest, int(vecs_for(rest, *narrow)), narrow});
+    } else {
+      const int take = vecs == 4 || (half_empty && vecs == 3) ? 2 : int(std::min(vecs, kMaxVecs));
+      panels.push_back({first, std::min(rest, take * table.lanes), take, &table});
+    }
   }
   return panels;
 }
 
-// Rows (N, K) transposed into panels, each [K][8 * vecs] in float32.
+// Rows (N, K) transposed into panels, each [K][lanes * vecs] in float32.
 class PackedRows {
  public:
   PackedRows(const at::Tensor& tensor, const std::vector<Panel>& panels) : columns_(tensor.size(1)) {
     const at::Tensor source = as_float_rows(tensor);
-    int64_t lanes = 0;
-    for (const Panel& panel : panels) offset_.push_back(lanes * columns_), lanes += panel.width();
-    storage_ = at::empty({lanes * columns_}, at::kFloat);
+    for (const Panel& panel : panels) offset_.push_back(panel.first * columns_);
+    storage_ = at::empty({panels.empty() ? 0 : panels.back().end() * columns_}, at::kFloat);
     at::parallel_for(0, int64_t(panels.size()), 1, [&](int64_t begin, int64_t end) {
-      const float* row[kPanel];
+      const float* row[kMaxPanel];
       for (int64_t p = begin; p < end; ++p) {
-        for (int64_t i = 0; i < panels[p].rows; ++i)
-          row[i] = source.data_ptr<float>() + (panels[p].first + i) * source.stride(0);
-        kernels().transpose(panels[p].vecs, panels[p].rows, columns_, row, storage_.data_ptr<float>() + offset_[p]);
+        const Panel& panel = panels[p];
+        for (int64_t i = 0; i < panel.rows; ++i)
+          row[i] = source.data_ptr<float>() + (panel.first + i) * source.stride(0);
+        panel.build->transpose(panel.vecs, panel.rows, columns_, row, storage_.data_ptr<float>() + offset_[p]);
       }
     });
   }
@@ -95,11 +105,11 @@ class Temper {
     if (bias) bias_ = bias->to(at::kFloat).contiguous();
     if (keep) keep_ = keep->contiguous();
   }
-  void apply(int vecs, int64_t first, int64_t tokens, float* tile) const {
+  void apply(const Panel& panel, int64_t first, int64_t tokens, float* tile) const {
     if (!bias_.defined() && !keep_.defined() && scale_ == 1.0f) return;
-    kernels().temper(vecs, tokens, bias_.defined() ? bias_.data_ptr<float>() + first : nullptr,
-                     keep_.defined() ? reinterpret_cast<const uint8_t*>(keep_.data_ptr<bool>()) + first : nullptr,
-                     scale_, tile);
+    panel.build->temper(panel.vecs, tokens, bias_.defined() ? bias_.data_ptr<float>() + first : nullptr,
+                        keep_.defined() ? reinterpret_cast<const uint8_t*>(keep_.data_ptr<bool>()) + first : nullptr,
+                        scale_, tile);
   }
 
  private:
@@ -123,11 +133,11 @@ class HeadTiles {
    public:
     Tile(const HeadTiles& tiles, int64_t first, int64_t tokens, int64_t, int64_t)
         : tiles_(tiles), first_(first), tokens_(tokens), weight_(as_float_rows(tiles.weight_.narrow(0, first, tokens))) {}
-    void fill(int64_t panel, float* out) const {
-      const int vecs = tiles_.panels[panel].vecs;
-      kernels().matmul(vecs, tokens_, tiles_.hidden_.columns(), row_major(weight_), tiles_.hidden_.panel(panel), out,
-                       nullptr);
-      tiles_.temper_.apply(vecs, first_, tokens_, out);
+    void fill(int64_t index, float* out) const {
+      const Panel& panel = tiles_.panels[index];
+      panel.build->matmul(panel.vecs, tokens_, tiles_.hidden_.columns(), row_major(weight_),
+                          tiles_.hidden_.panel(index), out, nullptr);
+      tiles_.temper_.apply(panel, first_, tokens_, out);
     }
 
    private:
@@ -176,13 +186,13 @@ class ReadyTiles {
     }
     void fill(int64_t index, float* out) const {
       const Panel& panel = tiles_.panels[index];
-      const float* row[kPanel];
+      const float* row[kMaxPanel];
       for (int64_t i = 0; i < panel.rows; ++i) {
         const int64_t at = panel.first + i - row0_;
         row[i] = logits_.data_ptr<float>() + (order_ ? order_[at] : at) * logits_.stride(0);
       }
-      kernels().transpose(panel.vecs, panel.rows, tokens_, row, out);
-      tiles_.temper_.apply(panel.vecs, first_, tokens_, out);
+      panel.build->transpose(panel.vecs, panel.rows, tokens_, row, out);
+      tiles_.temper_.apply(panel, first_, tokens_, out);
     }
 
    private:
@@ -208,8 +218,8 @@ struct Task {
 struct Plan {
   int64_t group, groups, splits, tiles;
 
-  Plan(int64_t panels, int64_t vocabulary, int64_t panels_per_group, int64_t most_splits)
-      : group(std::max<int64_t>(1, panels_per_group)),
+  Plan(int64_t panels, int64_t vocabulary, int64_t rows_per_group, int64_t most_splits)
+      : group(std::max<int64_t>(1, rows_per_group / (kMaxVecs * kernels().lanes))),
         groups((panels + group - 1) / group),
         splits(splits_of(vocabulary, most_splits)),
         tiles((vocabulary + kTile - 1) / kTile) {}
@@ -235,8 +245,8 @@ struct Plan {
 
 // Running state of the softmax of every row in every split, [splits][lanes]; lanes are rows, padded to whole panels.
 struct SoftmaxState {
-  SoftmaxState(int64_t splits, int64_t rows)
-      : lanes((rows + kPanel - 1) / kPanel * kPanel + kPanel),
+  SoftmaxState(int64_t splits, const std::vector<Panel>& panels)
+      : lanes(panels.back().end()),
         max(at::full({splits, lanes}, -INFINITY, at::kFloat)),
         sum(at::zeros({splits, lanes}, at::kFloat)) {}
   float* max_at(int64_t split, int64_t row) const { return max.data_ptr<float>() + split * lanes + row; }

@@ -21,8 +21,24 @@ def nan_filled_memory():
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.fixture(params=["reference", "cpu"])
-def backend(request):
-    if request.param == "cpu" and not scone_kernels.status().cpu.live:
+LIVE = scone_kernels.status().cpu.live
+CPU_BUILDS = torch.ops.scone_kernels.cpu_builds() if LIVE else ["none"]
+
+
+@pytest.fixture
+def cpu_builds():
+    """Names of the builds of the C++ kernels that this CPU runs; the test may take any of them."""
+    if not LIVE:
         pytest.skip(f"needs the compiled extension: {scone_kernels.status().cpu.why}")
-    return request.param
+    yield CPU_BUILDS
+    torch.ops.scone_kernels.use_cpu_build(CPU_BUILDS[0])
+
+
+@pytest.fixture(params=["reference", *(f"cpu {build}" for build in CPU_BUILDS)])
+def backend(request):
+    """The reference, and the C++ kernels in every build that this CPU runs."""
+    name, _, build = request.param.partition(" ")
+    if build:
+        request.getfixturevalue("cpu_builds")
+        torch.ops.scone_kernels.use_cpu_build(build)
+    return name

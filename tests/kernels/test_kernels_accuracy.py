@@ -94,7 +94,8 @@ def test_without_bias_and_mask(op, backend):
     assert_accurate(inputs.run(backend), inputs)
 
 
-def _assert_same_bits_for_any_threads(inputs):
+def _assert_same_bits_for_any_threads(inputs, build):
+    torch.ops.scone_kernels.use_cpu_build(build)
     before = torch.get_num_threads()
     results = []
     try:
@@ -109,14 +110,18 @@ def _assert_same_bits_for_any_threads(inputs):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_bits_do_not_depend_on_threads(op):
+def test_bits_do_not_depend_on_threads(op, cpu_builds):
     sequences = 9 if "dot" in op or "taylor" in op else None
-    _assert_same_bits_for_any_threads(make_inputs(op, rows=70, vocabulary=3000, width=40, sequences=sequences))
+    inputs = make_inputs(op, rows=70, vocabulary=3000, width=40, sequences=sequences)
+    for build in cpu_builds:
+        _assert_same_bits_for_any_threads(inputs, build)
 
 
-def test_bits_do_not_depend_on_the_groups_of_rows():
+def test_bits_do_not_depend_on_the_groups_of_rows(cpu_builds):
     """With this many rows and tokens, 1, 2 and 5 threads share them out in groups of different sizes."""
-    _assert_same_bits_for_any_threads(make_inputs("expected_embedding", rows=600, vocabulary=8200, width=8))
+    inputs = make_inputs("expected_embedding", rows=600, vocabulary=8200, width=8)
+    for build in cpu_builds:
+        _assert_same_bits_for_any_threads(inputs, build)
 
 
 def _parts(result):

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import scone_kernels
 
@@ -53,6 +54,15 @@ def test_pure_python_install(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "backend 'cpu' cannot run here: the extension is not built" in done.stdout
+
+
+def test_status_names_the_build_in_use(cpu_builds):
+    assert cpu_builds[-1] == "baseline"
+    for build in cpu_builds:
+        torch.ops.scone_kernels.use_cpu_build(build)
+        assert f"{build} kernels" in scone_kernels.status().cpu.why
+    with pytest.raises(ValueError, match=r"no build .* SSE9"):
+        torch.ops.scone_kernels.use_cpu_build("SSE9")
 
 
 def test_status_prints_one_line_per_backend():

@@ -6,7 +6,6 @@ import pytest
 import torch
 from scipy.stats import chisquare, kstest
 
-import scone_kernels
 from scone_kernels import _noise, gibbs_sample, gibbs_sample_from_logits
 from scone_kernels.testing import make_inputs
 
@@ -61,16 +60,18 @@ def test_fused_draws_follow_the_softmax(backend):
 
 @pytest.mark.parametrize("vocabulary", [1, 3, 514, 50257])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_tokens_are_bit_equal_across_backends(vocabulary, dtype):
-    if not scone_kernels.status().cpu.live:
-        pytest.skip(f"needs the compiled extension: {scone_kernels.status().cpu.why}")
+def test_tokens_are_bit_equal_across_backends_and_builds(vocabulary, dtype, cpu_builds):
+    rows = 70  # a full panel of every build, and one that is not full
     inputs = make_inputs(
-        "gibbs_sample_from_logits", rows=26, vocabulary=vocabulary, width=1, dtype=dtype, temperature=0.8
+        "gibbs_sample_from_logits", rows=rows, vocabulary=vocabulary, width=1, dtype=dtype, temperature=0.8
     )
-    inputs.arguments["seed"] = torch.arange(26) * 0x123456789ABCDEF - 2**62
-    ours, theirs = inputs.run("cpu"), inputs.run("reference")
-    assert torch.equal(ours.tokens, theirs.tokens)
-    assert torch.allclose(ours.logprob, theirs.logprob, atol=1e-5)
+    inputs.arguments["seed"] = torch.arange(rows) * 0x123456789ABCDEF - 2**62
+    theirs = inputs.run("reference")
+    for build in cpu_builds:
+        torch.ops.scone_kernels.use_cpu_build(build)
+        ours = inputs.run("cpu")
+        assert torch.equal(ours.tokens, theirs.tokens), build
+        assert torch.allclose(ours.logprob, theirs.logprob, atol=1e-5), build
 
 
 def test_fused_tokens_agree_with_the_reference(backend):
