@@ -4,6 +4,7 @@
     python -m bench decode step                    one and the same step: the literal algorithm, paper() and the default
     python -m bench decode memory profile growth   memory beyond the models, the operations of one step, and how the
                                                    cost grows with candidates, lookahead, prompt, batch and the rest
+    python -m bench decode window                  how much of a long prompt has to be judged
     python -m bench decode --out DIR               each part also as Markdown, with a plot for each growth
 
 Methods take turns on the same prompts, so that a noisy machine disturbs all of them alike; ratios are taken prompt by
@@ -27,6 +28,7 @@ from bench.kernels import gemm_gflops
 from bench.machine import describe
 from bench.profile import memory, profile
 from bench.tables import markdown
+from bench.window import windows
 from scone import reference
 from scone.decode import Scone, SconeConfig
 from scone.evaluate.cost import measure
@@ -48,6 +50,7 @@ PARTS = {
     "memory": "Memory of decoding",
     "profile": "Profile of a step",
     "growth": "How the cost grows",
+    "window": "How much of a long prompt has to be judged",
 }
 
 
@@ -86,6 +89,8 @@ def main(argv: list[str]) -> int:
             sections = [memory()]
         elif part == "profile":
             sections = [profile(engine)]
+        elif part == "window":
+            sections = [windows(engine)]
         else:
             sections = grow(engine, args.out)
         text = f"# {PARTS[part]}\n\n`python -m bench decode {' '.join(argv)}`\n\n{describe()}\n\n"

@@ -46,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _command(options: argparse.Namespace, minutes: float | None = None) -> str:
     command = f"python -m scone.embedded.train {options.recipe}" + (f" --minutes {minutes:g}" if minutes else "")
+    command += f" --rate {options.rate:g}" if options.rate else ""
     return command + "".join(f" --{flag}" for flag in ("onwards", "bfloat16") if getattr(options, flag))
 
 
