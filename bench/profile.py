@@ -24,7 +24,9 @@ SHOWN = 12  # operations, most expensive first
 VERIFIED = 25  # tokens of the texts that the verifier looks at
 TURNS = 9
 
+OTHERS = {"plain": STEPS, "best-of-10": STEPS, "literal": 1}  # methods of `bench decode compare` → tokens to write
 MEMORY = {
+    "fast": SconeConfig.fast(),
     "default": SconeConfig(),
     "default, 10 candidates, 25 tokens of lookahead": SconeConfig(min_mass=0.0, lookahead=25),
     "Gibbs chains, 10 candidates, 25 tokens of lookahead": SconeConfig(
@@ -117,19 +119,27 @@ def _weights(model: torch.nn.Module) -> int:
 def memory() -> str:
     """Peak memory above the loaded models, each setting in a process of its own so that nothing is reused."""
     found: dict[str, float] = {}
-    for name, config in MEMORY.items():
+    for name in (*OTHERS, *MEMORY):
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            found[name] = pool.apply(_peak, (config,)) / 2**20
+            found[name] = pool.apply(_peak, (name,)) / 2**20
     rows = [[name, f"{megabytes:.0f}"] for name, megabytes in found.items()]
     return markdown(["setting, one text", "MB beyond the models"], rows) + (
         "\nPeak resident memory of a new process's first step of a text of 30 tokens, less what it had with all models\n"
-        "loaded: tables that are made on first use and the threads' own buffers are counted.\n"
+        f"loaded; of plain sampling and best-of-10, {STEPS} tokens. Tables that are made on first use and the threads' own\n"
+        "buffers are counted.\n"
     )
 
 
-def _peak(config: SconeConfig) -> int:
-    engine = Scone.from_pretrained(target="positive").with_config(config)
-    found = peak_extra_bytes(lambda: engine.next_token(PROMPT, max_new_tokens=30, seed=0), "cpu")
+def _peak(name: str) -> int:
+    from bench.decode import methods
+
+    engine = Scone.from_pretrained(target="positive")
+    if name in OTHERS:
+        write = partial(methods(engine)[name], PROMPT, OTHERS[name], 0)
+        found = peak_extra_bytes(write, "cpu")
+    else:
+        steered = engine.with_config(MEMORY[name])
+        found = peak_extra_bytes(lambda: steered.next_token(PROMPT, max_new_tokens=30, seed=0), "cpu")
     if found is None:
         raise RuntimeError("this system does not tell a process's peak memory: /proc/self/clear_refs is missing")
     return found
