@@ -33,7 +33,7 @@ HELP = {
     "lm_lookahead": "tokens of a lookahead that the language model writes before the masked model goes on; none: all",
     "lookahead_top_p": "top-p of the language model's lookaheads",
     "lookahead_min_p": "min-p of the language model's lookaheads",
-    "context_window": "tokens of prefix that the masked model sees; none: as many as fit",
+    "context_window": "tokens of prefix that masked model and verifier see; none: as many as fit",
     "mlm_temperature": "of the masked model's conditionals",
     "schedule": "which positions a Gibbs update takes: all in turn, or blocks at random",
     "block": "positions updated at once",

@@ -191,4 +191,7 @@ def test_recipes_refuse_nonsense(capsys):
         main(["mlm", "--minutes", "-3"])
     assert "--minutes must be positive, got -3" in capsys.readouterr().err
     with pytest.raises(SystemExit):
+        main(["sentiment", "--bfloat16"])
+    assert "--bfloat16 must come with mlm, got sentiment" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
         main(["poetry"])

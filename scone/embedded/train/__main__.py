@@ -31,6 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.minutes is not None and options.minutes <= 0:
         parser.error(f"--minutes must be positive, got {options.minutes}")
+    for flag in ("onwards", "bfloat16"):
+        if getattr(options, flag) and options.recipe != "mlm":
+            parser.error(f"--{flag} must come with mlm, got {options.recipe}")
     if options.recipe == "judges":
         scores = {name: _train_judge(name, options) for name in LABELS}
     elif options.recipe == "mlm":

@@ -169,15 +169,14 @@ class Run:
         """Train to the end of the minutes and return the averaged model; a worker's error is raised here."""
         torch.set_num_threads(1)
         with ThreadPoolExecutor(self.workers) as pool:
-            jobs = [pool.submit(self._work, worker) for worker in range(self.workers)]
+            left = {pool.submit(self._work, worker) for worker in range(self.workers)}
             try:
-                while wait(jobs, 60 * self.every, FIRST_EXCEPTION).not_done:
-                    for job in jobs:
-                        if job.done():
-                            job.result()
-                    self._report()
-                for job in jobs:
-                    job.result()
+                while left:
+                    done, left = wait(left, 60 * self.every, FIRST_EXCEPTION)
+                    for job in done:
+                        job.result()
+                    if left:
+                        self._report()
             except BaseException:
                 self.clock.end()
                 raise
