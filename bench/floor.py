@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import scone_kernels  # noqa: F401 (registers the ops)
 
-__all__ = ["gflop", "seconds_of_products"]
+__all__ = ["gflop", "memory_gigabytes", "seconds_at_best", "seconds_of_products"]
 
 ROUNDS = 5
 Shape = Sequence[int]
@@ -54,12 +54,42 @@ def seconds_of_products(run: Callable[[], Any]) -> float:
     return sum(count * statistics.median(seconds[key][1:]) for key, (count, _) in products.found.items())
 
 
+def seconds_at_best(run: Callable[[], Any], gflops: float, gigabytes: float) -> float:
+    """What the products of `run` take on a machine with perfect software, by its two limits.
+
+    Each product takes as long as its operations at `gflops` or as reading its weight at `gigabytes` a second, whichever
+    is longer.
+
+    >>> layer = torch.nn.Linear(1000, 1000, bias=False)  # 2 million operations a row, 4 million bytes
+    >>> one, many = (lambda: layer(torch.ones(1, 1000))), (lambda: layer(torch.ones(1000, 1000)))
+    >>> round(seconds_at_best(one, gflops=100, gigabytes=10), 6), round(seconds_at_best(many, 100, 10), 6)
+    (0.0004, 0.02)
+    """
+    with _Products() as products:
+        run()
+    return sum(
+        count * max(gflop(call) / gflops, call.args[_WEIGHT[call.func.overloadpacket]].nbytes / 1e9 / gigabytes)
+        for count, call in products.found.values()
+    )
+
+
+def memory_gigabytes(size: int = 1 << 29) -> float:
+    """Gigabytes a second that a sum over `size` bytes reads, best of five."""
+    values = torch.ones(size // 4)
+    seconds = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        values.sum()
+        seconds.append(time.perf_counter() - start)
+    return size / min(seconds) / 1e9
+
+
 class _Products(TorchDispatchMode):
     """Notes products as they pass: how often each weight meets each number of rows, and the first such call."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[Any, tuple[int, Callable[[], Any]]] = {}
+        self.found: dict[Any, tuple[int, partial[Any]]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         place = _WEIGHT.get(func.overloadpacket)

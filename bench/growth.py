@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from bench.floor import gflop, seconds_of_products
+from bench.floor import gflop, memory_gigabytes, seconds_at_best, seconds_of_products
 from bench.kernels import gemm_gflops
 from bench.tables import markdown
 from scone.decode import Scone
@@ -112,23 +112,27 @@ def _measure(sweep: Sweep) -> dict[int, list[float]]:
 
 
 def _floor(sweep: Sweep, median: dict[int, float]) -> str:
-    """How near some sizes are to doing nothing but their products, and how much those gain from the size."""
-    speed, rows = gemm_gflops("cpu"), []
-    alone: dict[int, float] = {}
+    """How near some sizes are to what the machine can do, and how much that can gain from the size."""
+    speed, bandwidth = gemm_gflops("cpu"), memory_gigabytes()
+    seconds: dict[int, tuple[float, float, float]] = {}
+    rows = []
     for value in sweep.floor:
         run = partial(sweep.run, value)
         written = run()
+        alone, best = seconds_of_products(run) / written, seconds_at_best(run, speed, bandwidth) / written
+        seconds[value] = median[value], alone, best
+        gains = [f"{1000 * s:.0f} ({f / s:.1f}×)" for s, f in zip(seconds[value], seconds[sweep.floor[0]])]
         products = gflop(run) / written
-        alone[value] = seconds_of_products(run) / written
-        first = sweep.floor[0]
-        times = (median[value], median[first]), (alone[value], alone[first])
-        gains = [f"{1000 * own:.0f} ({reference / own:.1f}×)" for own, reference in times]
-        rows.append([str(value), *gains, f"{products:.1f}", f"{1000 * products / speed:.0f}"])
-    header = [sweep.name, "ms/token", "its products alone", "GFLOP/token", f"ms at {speed:.0f} GFLOP/s"]
+        rows.append([str(value), *gains, f"{products:.1f}", f"{products / median[value] / speed:.0%}"])
+    header = [
+        *(sweep.name, "ms/token", "its products alone", "at the machine's best"),
+        *("GFLOP/token", "of one GEMM's speed"),
+    ]
     return (
         "The floor. Products alone: every product of the run timed by itself, as the library and our kernels do it, with the\n"
-        f"weights as far from the caches. In brackets how much faster than {sweep.name} {sweep.floor[0]} in the same column. The last\n"
-        f"column is the speed of one large square GEMM.\n\n{markdown(header, rows)}"
+        f"weights as far from the caches. The machine's best: each product at the speed of one large square GEMM ({speed:.0f}\n"
+        f"GFLOP/s) or as fast as its weight can be read ({bandwidth:.1f} GB/s), whichever takes longer, and nothing else. In\n"
+        f"brackets how much faster than {sweep.name} {sweep.floor[0]} in the same column.\n\n{markdown(header, rows)}"
     )
 
 

@@ -15,7 +15,7 @@ __all__ = ["MAX_LOOKAHEAD", "SconeConfig"]
 MAX_LOOKAHEAD = 25
 """Tokens of lookahead where `lookahead` is None and more than that remain."""
 
-Reweigh = Literal["bayes", "softmax", "logit"]
+Reweigh = Literal["bayes", "odds", "softmax", "logit"]
 Taylor = Literal["position", "mean"]
 Linearise = Literal["prob", "logit"]
 Init = Literal["warm", "lm", "mask"]
@@ -134,6 +134,15 @@ class SconeConfig:
         1
         """
         return cls(top_k=8, min_mass=0.05, lookahead=1, blend=0.0, context_window=64).replace(**changes)
+
+    @property
+    def uses_masked_lm(self) -> bool:
+        """Whether the masked LM has a say in q of a differentiable verifier; the LM's expectations do without it.
+
+        >>> SconeConfig().uses_masked_lm, SconeConfig.paper().uses_masked_lm
+        (False, True)
+        """
+        return not (self.init == "lm" and self.expand == "mean")
 
     @property
     def samples(self) -> int:

@@ -107,7 +107,7 @@ class Controller:
             with timer("verify"):
                 rows, columns = map(list, zip(*todo.exact))
                 q[:, rows, columns] = self._score_terms(todo.exact_texts)
-        if todo.ahead and config.init == "lm" and config.expand == "mean" and self.differentiable:
+        if todo.ahead and not config.uses_masked_lm and self.differentiable:
             with timer("look ahead"):
                 read = self._read(todo, texts, candidates, state)
                 means = self._anticipate(read, config, length)

@@ -176,6 +176,8 @@ def reweigh(log_p: Tensor, q: Tensor, config: SconeConfig, *, strengths: Sequenc
     weights = config.strength * torch.tensor(strengths)[:, None, None]
     if config.reweigh == "bayes":
         log_q = weights * q.clamp(config.epsilon, 1).log()
+    elif config.reweigh == "odds":
+        log_q = weights * q.clamp(config.epsilon, 1 - config.epsilon).logit()
     elif config.reweigh == "logit":
         log_q = torch.nn.functional.logsigmoid(weights * q.clamp(config.epsilon, 1 - config.epsilon).logit())
     else:  # Algorithm 1: log_softmax of the q's summed over samples

@@ -30,11 +30,15 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="what the verifier calls the targets of the task, such as positive=POSITIVE",
     )  # fmt: skip
     group.add_argument("--perplexity-model", help="causal LM that measures perplexity (default: the LM itself)")
+    group.add_argument("--device", help="where all models go, such as cuda (default: cpu)")
+    group.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="of all their weights")
 
 
 def model_names(args: argparse.Namespace) -> ModelNames:
     """The models that were asked for."""
-    return ModelNames(args.lm, args.masked_lm, args.verifier, args.perplexity_model, tuple(args.labels))
+    return ModelNames(
+        args.lm, args.masked_lm, args.verifier, args.perplexity_model, tuple(args.labels), args.device, args.dtype
+    )
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -18,14 +18,13 @@ import torch
 from scone.config import SconeConfig
 from scone.errors import InputError
 from scone.evaluate.models import Models, parse_config
-from scone.evaluate.sampling import PAD, truncated
+from scone.evaluate.sampling import PAD, continue_batch, truncated
 from scone.seeds import derive
 
 __all__ = ["METHODS", "Job", "Method", "generate", "parse_method"]
 
 METHODS = ("random", "beamsearch", "bon", "topk10", "myopic", "bon-matched", "scone")
 
-ROWS_AT_ONCE = 100  # sequences in one batch of `generate`
 MYOPIC_STRENGTH = SconeConfig().strength  # equal strength: what remains is the difference that looking ahead makes
 
 
@@ -90,31 +89,27 @@ def generate(method: Method, models: Models, job: Job) -> list[list[int]]:
 
 
 def _sample(models: Models, job: Job, rows: int, **settings: Any) -> list[list[int]]:
-    """`rows` continuations by transformers' own `generate`, with nothing but the settings given."""
+    """`rows` continuations on the same cache and linear layers as the decoder's, so that costs compare."""
+    prompt, seed = models.lm.encode(job.prompt), derive(job.seed, job.prompt)
+    drawn = continue_batch(models.lm, prompt, rows, job.max_new_tokens, seed=seed, **settings)
+    return [_until_end([token for token in row if token != PAD], models.lm.stop_ids) for row in drawn.tolist()]
+
+
+def _beamsearch(method: Method, models: Models, job: Job) -> list[list[int]]:
+    """By transformers' own `generate`."""
     from transformers import GenerationConfig
 
     lm = models.lm
     pad = lm.tokenizer.pad_token_id if lm.tokenizer.pad_token_id is not None else min(lm.stop_ids, default=0)
     config = GenerationConfig(
-        do_sample=True,
-        max_new_tokens=job.max_new_tokens,
-        eos_token_id=sorted(lm.stop_ids),
-        pad_token_id=pad,
-        **settings,
-    )
-    prompt = torch.tensor([lm.encode(job.prompt)], device=lm.device)
-    drawn: list[list[int]] = []
+        do_sample=True, num_beams=5, temperature=0.3, top_k=50, max_new_tokens=job.max_new_tokens,
+        eos_token_id=sorted(lm.stop_ids), pad_token_id=pad,
+    )  # fmt: skip
+    prompt = torch.tensor([lm.encode(job.prompt)], device=lm.device).expand(job.samples, -1)
     with torch.random.fork_rng(), torch.inference_mode():
         torch.manual_seed(derive(job.seed, job.prompt))
-        while len(drawn) < rows:
-            batch = prompt.expand(min(ROWS_AT_ONCE, rows - len(drawn)), -1)
-            out = lm.model.generate(batch, attention_mask=torch.ones_like(batch), generation_config=config)
-            drawn += [_until_end(row, lm.stop_ids) for row in out[:, prompt.shape[1] :].tolist()]
-    return drawn
-
-
-def _beamsearch(method: Method, models: Models, job: Job) -> list[list[int]]:
-    return _sample(models, job, job.samples, num_beams=5, temperature=0.3, top_k=50)
+        out = lm.model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=config)
+    return [_until_end(row, lm.stop_ids) for row in out[:, prompt.shape[1] :].tolist()]
 
 
 def _best_of_n(method: Method, models: Models, job: Job) -> list[list[int]]:

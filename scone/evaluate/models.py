@@ -38,6 +38,13 @@ class ModelNames:
     verifier: str = EMBEDDED  # the one for the task's attribute
     perplexity: str | None = None  # None: the LM itself
     labels: tuple[tuple[str, str], ...] = ()  # targets and what the verifier calls them, where that differs
+    device: str | None = None
+    dtype: str | None = None
+
+    @property
+    def placement(self) -> dict[str, str | None]:
+        """Where all of them are loaded, and as what."""
+        return {"device": self.device, "dtype": self.dtype}
 
 
 class Models:
@@ -51,24 +58,25 @@ class Models:
     @cached_property
     def lm(self) -> CausalLM:
         """The LM that writes."""
-        return _causal_lm(self.names.lm)
+        return _causal_lm(self.names.lm, **self.names.placement)
 
     @cached_property
     def perplexity_lm(self) -> CausalLM:
         """The LM that judges fluency."""
         name = self.names.perplexity
-        return self.lm if name in (None, self.names.lm) else _causal_lm(str(name))
+        return self.lm if name in (None, self.names.lm) else _causal_lm(str(name), **self.names.placement)
 
     @cached_property
     def masked_lm(self) -> tuple[Any, Any]:
         """The masked LM and its tokenizer."""
-        return _masked_lm(self.names.masked_lm)
+        return _masked_lm(self.names.masked_lm, **self.names.placement)
 
     @cached_property
     def classifier(self) -> tuple[Any, Any]:
         """The classifier behind the verifier, and its tokenizer."""
         name = self.names.verifier
-        return load_classifier(f"{EMBEDDED}:{self.attribute}" if name == EMBEDDED else name)
+        name = f"{EMBEDDED}:{self.attribute}" if name == EMBEDDED else name
+        return load_classifier(name, **self.names.placement)
 
     @cached_property
     def judge(self) -> Any:
@@ -159,7 +167,7 @@ class Fingerprints:
 
 
 def fingerprint(model: torch.nn.Module) -> str:
-    """Twelve hex digits that change when the weights do: a hash of names, shapes and of values spread over all tensors.
+    """Twelve hex digits that change when the weights do: a hash of names, shapes, types and some values of all tensors.
 
     >>> one, other = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
     >>> fingerprint(one) == fingerprint(one) != fingerprint(other)
@@ -169,7 +177,7 @@ def fingerprint(model: torch.nn.Module) -> str:
     for name, tensor in sorted(model.state_dict().items()):
         flat = tensor.detach().cpu().reshape(-1)
         stride = max(1, flat.numel() // 4096)
-        digest.update(f"{name} {tuple(tensor.shape)}".encode())
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(flat[::stride].double().numpy().tobytes())
     return digest.hexdigest()
 
@@ -217,11 +225,11 @@ def _value(text: str, current: Any) -> Any:
 
 
 @cache
-def _causal_lm(name: str) -> CausalLM:
+def _causal_lm(name: str, **placement: str | None) -> CausalLM:
     """Tasks of one process share the LM."""
-    return CausalLM(*load_causal_lm(name))
+    return CausalLM(*load_causal_lm(name, **placement))
 
 
 @cache
-def _masked_lm(name: str) -> tuple[Any, Any]:
-    return load_masked_lm(name)
+def _masked_lm(name: str, **placement: str | None) -> tuple[Any, Any]:
+    return load_masked_lm(name, **placement)

@@ -56,7 +56,7 @@ def facts_of(task: str, method: Method, job: Job, models: Models) -> Record:
     if method.kind not in ("random", "topk10", "beamsearch"):
         used["verifier"] = models.fingerprints.verifier
         used["label"] = models.label(job.target)
-    if method.kind == "scone":
+    if method.config is not None and method.config.uses_masked_lm:
         used["masked_lm"] = models.fingerprints.masked_lm
     settings = {k: v for k, v in asdict(method).items() if k != "name" and v is not None}
     return {"task": task, "method": settings, "job": asdict(job), "models": used}

@@ -21,7 +21,7 @@ def constant(value: float) -> Verifier:
     )
 
 
-@pytest.mark.parametrize("rule", ["bayes", "softmax", "logit"])
+@pytest.mark.parametrize("rule", ["bayes", "odds", "softmax", "logit"])
 def test_constant_verifier_changes_nothing(engine: Scone, rule: str) -> None:
     flat = Scone(tiny.llama(), tiny.masked_lm("bert"), constant(0.3), engine.config.replace(reweigh=rule))
     plain = engine.with_config(strength=0)
@@ -75,6 +75,7 @@ def test_control_raises_the_score(engine: Scone) -> None:
     ("rule", "expected"),
     [
         ("bayes", [0.5 * 0.2**2, 0.5 * 0.8**2]),
+        ("odds", [0.5 * (0.2 / 0.8) ** 2, 0.5 * (0.8 / 0.2) ** 2]),
         ("logit", [0.5 * 0.2**2 / (0.2**2 + 0.8**2), 0.5 * 0.8**2 / (0.2**2 + 0.8**2)]),
         (
             "softmax",

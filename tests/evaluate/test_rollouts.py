@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from scone.evaluate import rollouts as store
+from scone.evaluate import sampling
 from scone.evaluate.sampling import PAD, continue_batch, truncated
 
 PROMPTS = ["the film was", "the food is very"]
@@ -17,6 +19,26 @@ def share_of_good(texts):
 
 def collect(lm, folder, **options):
     return store.collect(lm, PROMPTS, folder, rollouts=6, length=8, top_k=4, say=lambda line: None, **options)
+
+
+@pytest.mark.parametrize(("top_k", "top_p", "min_p"), [(50, 0.9, 0.1), (5, 0.5, 0.0), (40, 1.0, 0.3), (3, 0.01, 0.0)])
+def test_truncation_is_that_of_transformers(top_k, top_p, min_p):
+    logits = 2 * torch.randn(20, 200, generator=torch.Generator().manual_seed(1))
+    warped = TopKLogitsWarper(top_k)(None, logits)
+    warped = TopPLogitsWarper(top_p)(None, warped)
+    warped = MinPLogitsWarper(min_p)(None, warped)
+    tokens, log_p = truncated(logits, top_k, top_p=top_p, min_p=min_p)
+    found = torch.full_like(logits, -torch.inf).scatter(1, tokens, log_p)
+    assert torch.equal(found.isneginf(), warped.isneginf())
+    torch.testing.assert_close(found, warped.log_softmax(-1))
+
+
+def test_many_rows_are_drawn_in_parts(lm, monkeypatch):
+    monkeypatch.setattr(sampling, "ROWS_AT_ONCE", 3)
+    prefix = lm.encode("the film")
+    drawn = continue_batch(lm, prefix, 8, 4, top_k=5, seed=1)
+    assert drawn.shape == (8, 4) and len({tuple(row) for row in drawn.tolist()}) > 3
+    assert torch.equal(drawn[:3], continue_batch(lm, prefix, 3, 4, top_k=5, seed=1))
 
 
 def test_draws_follow_the_truncated_distribution(lm):

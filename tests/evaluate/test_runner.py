@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+import torch
 
 from scone.evaluate import runner, work
 from scone.evaluate.methods import parse_method
@@ -123,6 +124,14 @@ def test_a_failure_is_a_record_of_missing_samples(names, tmp_path, monkeypatch):
     assert all(None not in record["samples"] for record in lines(tmp_path, "samples.jsonl"))
 
 
+METHODS_USE = {
+    "topk10": {"lm"},
+    "bon": {"lm", "verifier", "label"},
+    "scone": {"lm", "verifier", "label"},  # the default looks ahead with the LM alone
+    "scone:init=warm": {"lm", "verifier", "label", "masked_lm"},
+}
+
+
 def test_the_key_holds_everything_that_matters(names):
     models = work.models_for(names, "sentiment")
     method, job = parse_method("scone"), runner._job(make_plan(names), runner.TASKS["sentiment"], PROMPTS[0])
@@ -135,7 +144,18 @@ def test_the_key_holds_everything_that_matters(names):
         key(avoid=True), key(parse_method("scone:strength=9")), key(parse_method("bon")), key(parse_method("bon:3")),
     ]  # fmt: skip
     assert len(set(keys)) == len(keys)
-    assert set(work.facts_of("sentiment", method, job, models)["models"]) == {"lm", "masked_lm", "verifier", "label"}
+    used = {name: set(work.facts_of("sentiment", parse_method(name), job, models)["models"]) for name in METHODS_USE}
+    assert used == METHODS_USE
+
+
+def test_the_key_changes_with_the_type_of_the_weights(names):
+    job = runner._job(make_plan(names), runner.TASKS["sentiment"], PROMPTS[0])
+    halved = runner.dataclasses.replace(names, dtype="bfloat16")
+    models = [work.models_for(which, "sentiment") for which in (names, halved)]
+    assert models[1].lm.model.dtype == models[1].classifier[0].dtype == torch.bfloat16
+    for method in map(parse_method, ("topk10", "scone")):
+        keys = {runner.key_of(work.facts_of("sentiment", method, job, of)) for of in models}
+        assert len(keys) == 2
 
 
 def test_matched_tries_are_measured_once(names, tmp_path, monkeypatch):
