@@ -44,8 +44,8 @@ class SconeConfig:
     temperature: float = 1.0
 
     # reweighing
-    reweigh: Reweigh = "bayes"
-    strength: float = 25.0
+    reweigh: Reweigh = "odds"
+    strength: float = 24.0
     epsilon: float = 1e-4
 
     # lookahead

@@ -170,7 +170,7 @@ def reweigh(log_p: Tensor, q: Tensor, config: SconeConfig, *, strengths: Sequenc
 
     >>> even = torch.tensor([[0.5, 0.5]]).log()
     >>> q = torch.tensor([[[0.2, 0.8]]])
-    >>> reweigh(even, q, SconeConfig(strength=1)).exp()
+    >>> reweigh(even, q, SconeConfig(reweigh="bayes", strength=1)).exp()
     tensor([[0.2000, 0.8000]])
     """
     weights = config.strength * torch.tensor(strengths)[:, None, None]

@@ -17,6 +17,7 @@ import torch
 
 from scone.config import SconeConfig
 from scone.errors import InputError
+from scone.estimate import reweigh
 from scone.evaluate.models import Models, parse_config
 from scone.evaluate.sampling import PAD, continue_batch, truncated
 from scone.seeds import derive
@@ -124,10 +125,11 @@ def _best_of_n(method: Method, models: Models, job: Job) -> list[list[int]]:
 
 @torch.inference_mode()
 def _myopic(method: Method, models: Models, job: Job) -> list[list[int]]:
-    """Candidates as in SConE, p · φ(prefix + candidate)^strength, renormalised."""
+    """Candidates and reweighing as in SConE, with φ(prefix + candidate) in the place of q."""
     lm, score = models.lm, models.score(job.target, job.avoid)
     prompt_ids = lm.encode(job.prompt)
     generator = torch.Generator().manual_seed(derive(job.seed, job.prompt))
+    config = SconeConfig(strength=float(method.strength or 0))
     state = lm.select(lm.prefill([prompt_ids]), torch.zeros(job.samples, dtype=torch.int64))
     tokens = torch.full((job.samples, job.max_new_tokens), PAD)
     alive = torch.ones(job.samples, dtype=torch.bool)
@@ -136,8 +138,8 @@ def _myopic(method: Method, models: Models, job: Job) -> list[list[int]]:
         candidates, log_p = truncated(state.logits.cpu(), 10)  # (samples, 10)
         rows = [tokens[i, :position].tolist() if alive[i] else [] for i in range(job.samples)]
         texts = [lm.decode([*prompt_ids, *row, c]) for row, some in zip(rows, candidates.tolist()) for c in some]
-        phi = torch.from_numpy(np.asarray(score(texts))).reshape(candidates.shape).clamp(min=1e-4)
-        p_star = torch.softmax(log_p.double() + float(method.strength or 0) * phi.log(), dim=-1)
+        phi = torch.from_numpy(np.asarray(score(texts))).reshape(candidates.shape)
+        p_star = reweigh(log_p.double(), phi[None], config).exp()
         drawn = candidates.gather(1, torch.multinomial(p_star, 1, generator=generator))[:, 0]
         tokens[:, position] = torch.where(alive, drawn, PAD)
         alive &= ~torch.isin(drawn, stops)

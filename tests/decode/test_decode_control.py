@@ -94,7 +94,7 @@ def test_rules_of_reweighing(rule: str, expected: list[float]) -> None:
 def test_terms_multiply_each_to_its_strength() -> None:
     log_p = torch.tensor([[0.5, 0.5]]).log()
     q = torch.tensor([[[0.2, 0.8]], [[0.9, 0.3]]])
-    result = reweigh(log_p, q, SconeConfig(strength=1), strengths=[1.0, 2.0]).exp()[0]
+    result = reweigh(log_p, q, SconeConfig(reweigh="bayes", strength=1), strengths=[1.0, 2.0]).exp()[0]
     wanted = torch.tensor([0.2 * 0.9**2, 0.8 * 0.3**2])
     assert torch.allclose(result, wanted / wanted.sum(), atol=1e-6)
 

@@ -154,7 +154,7 @@ def test_nan_names_the_model(positive: Verifier, part: str) -> None:
         ("temperature", float("nan"), "a number in (0, inf)"),
         ("strength", -1, "a number in [0, inf)"),
         ("epsilon", 0.6, "a number in (0, 0.5]"),
-        ("reweigh", "bayesian", "one of 'bayes', 'softmax', 'logit'"),
+        ("reweigh", "bayesian", "one of 'bayes', 'odds', 'softmax', 'logit'"),
         ("init", "cold", "one of 'warm', 'lm', 'mask'"),
         ("marginals", "all", "one of 'sweep', 'masked', 'unmasked'"),
         ("schedule", "random", "one of 'systematic', 'uniform'"),
