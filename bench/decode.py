@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from bench.floor import gflop, seconds_of_products
+from bench.floor import Products, gflop
 from bench.growth import grow
 from bench.kernels import gemm_gflops
 from bench.machine import describe
@@ -156,7 +156,8 @@ def same_step(engine: Scone, prompts: tuple[str, ...], tokens: int = 30) -> str:
         rows.append([*row, f"{statistics.median(ratios):.1f}", f"{ratios[0]:.1f} to {ratios[-1]:.1f}"])
     products = gflop(lambda: ways["paper()"](prompts[0]))
     speed = statistics.median(speeds)
-    alone, literal = seconds_of_products(lambda: ways["paper()"](prompts[0])), statistics.median(seconds["literal"])
+    alone = Products.of(lambda: ways["paper()"](prompts[0])).alone()
+    literal = statistics.median(seconds["literal"])
     return markdown(["way", "seconds", "spread", "literal ÷ this", "spread"], rows) + (
         f"\nThe first step of {len(prompts)} texts of {tokens} tokens. `literal` and `paper()` make the same random\n"
         f"choices: their q differ by {max(differences):.1e} at most.\n\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import scone_kernels  # noqa: F401 (registers the ops)
 
-__all__ = ["gflop", "memory_gigabytes", "seconds_at_best", "seconds_of_products"]
+__all__ = ["Products", "gflop", "memory_gigabytes"]
 
 ROUNDS = 5
 Shape = Sequence[int]
@@ -33,71 +34,76 @@ def gflop(run: Callable[[], Any]) -> float:
     return counter.get_total_flops() / 1e9
 
 
-def seconds_of_products(run: Callable[[], Any]) -> float:
-    """What the products of `run` with a weight take alone: each is timed once a round, in the order of their first use.
-
-    Rounds pass over all weights, so that a weight is as far from the caches as it is in `run`.
-
-    >>> layer = torch.nn.Linear(100, 50)
-    >>> seconds_of_products(lambda: layer(torch.ones(1000, 100))) > 0
-    True
-    """
-    with _Products() as products:
-        run()
-    seconds: dict[Any, list[float]] = {key: [] for key in products.found}
-    with torch.no_grad():
-        for _ in range(1 + ROUNDS):
-            for key, (_, call) in products.found.items():
-                start = time.perf_counter()
-                call()
-                seconds[key].append(time.perf_counter() - start)
-    return sum(count * statistics.median(seconds[key][1:]) for key, (count, _) in products.found.items())
-
-
-def seconds_at_best(run: Callable[[], Any], gflops: float, gigabytes: float) -> float:
-    """What the products of `run` take on a machine with perfect software, by its two limits.
-
-    Each product takes as long as its operations at `gflops` or as reading its weight at `gigabytes` a second, whichever
-    is longer.
+@dataclass(frozen=True)
+class Products:
+    """The products with a weight that some code asked for: how often, one such call, and the bytes of the weight.
 
     >>> layer = torch.nn.Linear(1000, 1000, bias=False)  # 2 million operations a row, 4 million bytes
-    >>> one, many = (lambda: layer(torch.ones(1, 1000))), (lambda: layer(torch.ones(1000, 1000)))
-    >>> round(seconds_at_best(one, gflops=100, gigabytes=10), 6), round(seconds_at_best(many, 100, 10), 6)
-    (0.0004, 0.02)
+    >>> one, many = (Products.of(lambda: layer(torch.ones(rows, 1000))) for rows in (1, 1000))
+    >>> many.gflop, round(one.at_best(100, 10), 6), round(many.at_best(gflops=100, gigabytes=10), 6)
+    (2.0, 0.0004, 0.02)
+    >>> one.alone() > 0
+    True
     """
-    with _Products() as products:
-        run()
-    return sum(
-        count * max(gflop(call) / gflops, call.args[_WEIGHT[call.func.overloadpacket]].nbytes / 1e9 / gigabytes)
-        for count, call in products.found.values()
-    )
+
+    found: list[tuple[int, Callable[[], Any], int]]
+
+    @staticmethod
+    def of(run: Callable[[], Any]) -> Products:
+        """Run it once and take note."""
+        with _Watch() as watch:
+            run()
+        return Products([(count, call, size) for count, call, size in watch.found.values()])
+
+    @property
+    def gflop(self) -> float:
+        """Billions of operations."""
+        return sum(count * gflop(call) for count, call, _ in self.found)
+
+    @torch.no_grad()
+    def alone(self) -> float:
+        """Seconds that they take by themselves: each is timed once a round, in the order of their first use.
+
+        Rounds pass over all weights, so that a weight is as far from the caches as it was in the run.
+        """
+        seconds: list[list[float]] = [[] for _ in self.found]
+        for _ in range(1 + ROUNDS):
+            for (_, call, _), own in zip(self.found, seconds):
+                start = time.perf_counter()
+                call()
+                own.append(time.perf_counter() - start)
+        return sum(count * statistics.median(own[1:]) for (count, _, _), own in zip(self.found, seconds))
+
+    def at_best(self, gflops: float, gigabytes: float) -> float:
+        """Seconds by the machine's two limits, whichever is longer for each product: operations, or reading the weight."""
+        return sum(count * max(gflop(call) / gflops, size / 1e9 / gigabytes) for count, call, size in self.found)
 
 
 def memory_gigabytes(size: int = 1 << 29) -> float:
-    """Gigabytes a second that a sum over `size` bytes reads, best of five."""
+    """Gigabytes a second that all threads together read, by the median of sums over `size` bytes."""
     values = torch.ones(size // 4)
     seconds = []
-    for _ in range(ROUNDS):
+    for _ in range(3 * ROUNDS):
         start = time.perf_counter()
         values.sum()
         seconds.append(time.perf_counter() - start)
-    return size / min(seconds) / 1e9
+    return size / statistics.median(seconds) / 1e9
 
 
-class _Products(TorchDispatchMode):
+class _Watch(TorchDispatchMode):
     """Notes products as they pass: how often each weight meets each number of rows, and the first such call."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[Any, tuple[int, partial[Any]]] = {}
+        self.found: dict[Any, tuple[int, Callable[[], Any], int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         place = _WEIGHT.get(func.overloadpacket)
         if place is not None:
             shapes = (tuple(value.shape) for value in args if isinstance(value, Tensor))
             key = func, args[place].data_ptr(), *shapes
-            count, call = self.found.get(key, (0, partial(func, *args, **(kwargs or {}))))
-            self.found[key] = count + 1, call
+            count, call, size = self.found.get(key, (0, partial(func, *args, **(kwargs or {})), args[place].nbytes))
+            self.found[key] = count + 1, call, size
         return func(*args, **(kwargs or {}))
 
 

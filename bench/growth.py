@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from bench.floor import gflop, memory_gigabytes, seconds_at_best, seconds_of_products
+from bench.floor import Products, memory_gigabytes
 from bench.kernels import gemm_gflops
 from bench.tables import markdown
 from scone.decode import Scone
@@ -117,13 +117,12 @@ def _floor(sweep: Sweep, median: dict[int, float]) -> str:
     seconds: dict[int, tuple[float, float, float]] = {}
     rows = []
     for value in sweep.floor:
-        run = partial(sweep.run, value)
-        written = run()
-        alone, best = seconds_of_products(run) / written, seconds_at_best(run, speed, bandwidth) / written
-        seconds[value] = median[value], alone, best
+        written = sweep.run(value)
+        products = Products.of(partial(sweep.run, value))
+        seconds[value] = median[value], products.alone() / written, products.at_best(speed, bandwidth) / written
         gains = [f"{1000 * s:.0f} ({f / s:.1f}×)" for s, f in zip(seconds[value], seconds[sweep.floor[0]])]
-        products = gflop(run) / written
-        rows.append([str(value), *gains, f"{products:.1f}", f"{products / median[value] / speed:.0%}"])
+        work = products.gflop / written
+        rows.append([str(value), *gains, f"{work:.1f}", f"{work / median[value] / speed:.0%}"])
     header = [
         *(sweep.name, "ms/token", "its products alone", "at the machine's best"),
         *("GFLOP/token", "of one GEMM's speed"),
