@@ -4,6 +4,9 @@
 #include <ATen/ops/linear.h>
 #include <torch/library.h>
 
+#include <type_traits>
+#include <utility>
+
 #include "tiles.h"
 
 #if defined(__x86_64__)
@@ -16,7 +19,7 @@ namespace scone {
 namespace {
 
 constexpr int64_t kLanes = 8;
-constexpr int kRows = 4, kColumns = 3;  // of the weight, of x: twelve sums in registers, seven loads for each step
+constexpr int64_t kAheadBytes = 9 << 10;  // how far ahead weights are fetched (Zen 4: 9 to 36 KB are alike)
 
 // The sum of eight lanes.
 inline __attribute__((always_inline)) float total(__m256 lanes) {
@@ -25,7 +28,8 @@ inline __attribute__((always_inline)) float total(__m256 lanes) {
   return _mm_cvtss_f32(_mm_add_ss(four, _mm_shuffle_ps(four, four, 1)));
 }
 
-// y[c][r] = bias[r] + w[r] . x[c] for r < R, c < C; meanwhile `ahead_rows` rows of the weight from `ahead` are fetched.
+// y[c][r] = bias[r] + w[r] . x[c] for r < R, c < C. Meanwhile `ahead_rows` rows of the weight from `ahead` are fetched into
+// the second-level cache: the first has too few places for lines on their way (13 GB/s a core, against 22).
 template <int R, int C>
 inline __attribute__((always_inline)) void block(int64_t depth, const float* w, int64_t w_stride, const float* x,
                                                  int64_t x_stride, const float* bias, float* y, int64_t y_stride,
@@ -33,20 +37,28 @@ inline __attribute__((always_inline)) void block(int64_t depth, const float* w, 
   __m256 sum[R][C];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int c = 0; c < C; ++c) sum[r][c] = _mm256_setzero_ps();
-  int64_t k = 0;
-  for (; k + kLanes <= depth; k += kLanes) {
-    __m256 right[C];
+  const auto step = [&](int64_t k) __attribute__((always_inline)) {
+    __m256 left[R];
 #pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) right[c] = _mm256_loadu_ps(x + c * x_stride + k);
+    for (int r = 0; r < R; ++r) left[r] = _mm256_loadu_ps(w + r * w_stride + k);
+#pragma GCC unroll 6
+    for (int c = 0; c < C; ++c) {
+      const __m256 right = _mm256_loadu_ps(x + c * x_stride + k);
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      const __m256 left = _mm256_loadu_ps(w + r * w_stride + k);
-#pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) sum[r][c] = _mm256_fmadd_ps(left, right[c], sum[r][c]);
+      for (int r = 0; r < R; ++r) sum[r][c] = _mm256_fmadd_ps(left[r], right, sum[r][c]);
     }
-    for (int64_t r = 0; r < ahead_rows; ++r) __builtin_prefetch(ahead + r * w_stride + k);
+  };
+  int64_t k = 0;
+  for (; k + 2 * kLanes <= depth; k += 2 * kLanes) {  // a line of each row
+    for (int64_t r = 0; r < ahead_rows; ++r) __builtin_prefetch(ahead + r * w_stride + k, 0, 2);
+    step(k);
+    step(k + kLanes);
+  }
+  if (k + kLanes <= depth) {
+    step(k);
+    k += kLanes;
   }
   for (int r = 0; r < R; ++r)
     for (int c = 0; c < C; ++c) {
@@ -56,40 +68,55 @@ inline __attribute__((always_inline)) void block(int64_t depth, const float* w, 
     }
 }
 
-// R rows of the weight against all rows of x. The passes over x share the fetching of the R rows that come next.
-template <int R>
+// R rows of the weight against all rows of x, at most C at a time. The passes share the fetching of R later rows.
+template <int R, int C>
 void few_rows(int64_t rows, int64_t depth, const float* w, int64_t w_stride, const float* x, int64_t x_stride,
-              const float* bias, float* y, int64_t y_stride, bool more) {
-  const int64_t passes = (rows + kColumns - 1) / kColumns;
+              const float* bias, float* y, int64_t y_stride) {
+  const int64_t passes = (rows + C - 1) / C, row_bytes = 4 * std::max<int64_t>(1, w_stride),
+                later = std::max<int64_t>(R, kAheadBytes / row_bytes + 1);
   for (int64_t pass = 0; pass < passes; ++pass) {
-    const int64_t first = pass * kColumns, begin = more ? R * pass / passes : 0, end = more ? R * (pass + 1) / passes : 0;
-    const float *ahead = w + (R + begin) * w_stride, *from = x + first * x_stride;
+    const auto share = [&](int64_t of) { return std::pair(of * pass / passes, of * (pass + 1) / passes); };
+    const auto [first, last] = share(rows);
+    const auto [begin, end] = share(R);
+    const float *from = x + first * x_stride, *ahead = w + (later + begin) * w_stride;
+    const int64_t fetched = end - begin;
     float* to = y + first * y_stride;
-    switch (std::min<int64_t>(kColumns, rows - first)) {
-      case 1: block<R, 1>(depth, w, w_stride, from, x_stride, bias, to, y_stride, ahead, end - begin); break;
-      case 2: block<R, 2>(depth, w, w_stride, from, x_stride, bias, to, y_stride, ahead, end - begin); break;
-      default: block<R, 3>(depth, w, w_stride, from, x_stride, bias, to, y_stride, ahead, end - begin);
+    const auto run = [&](auto columns) {
+      block<R, columns()>(depth, w, w_stride, from, x_stride, bias, to, y_stride, ahead, fetched);
+    };
+    switch (last - first) {
+      case 1: run(std::integral_constant<int, 1>()); break;
+      case 2: run(std::integral_constant<int, 2>()); break;
+      case 3: run(std::integral_constant<int, 3>()); break;
+      case 4: run(std::integral_constant<int, 4>()); break;
+      case 5: if constexpr (C >= 5) run(std::integral_constant<int, 5>()); break;
+      default: if constexpr (C >= 6) run(std::integral_constant<int, 6>());
     }
   }
 }
 
-void linear_few(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
-  const int64_t rows = x.size(0), depth = x.size(1), width = weight.size(0);
+template <int R, int C>
+void linear_few_by(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
+  const int64_t rows = x.size(0), depth = x.size(1), width = weight.size(0), stride = weight.stride(0);
   const float *xs = x.data_ptr<float>(), *ws = weight.data_ptr<float>();
   float* ys = y.data_ptr<float>();
-  at::parallel_for(0, (width + kRows - 1) / kRows, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      int64_t n = i * kRows;
-      const auto at = [&](int64_t row) { return ws + row * weight.stride(0); };
-      if (n + kRows <= width) {
-        few_rows<kRows>(rows, depth, at(n), weight.stride(0), xs, x.stride(0), bias ? bias + n : nullptr, ys + n, width,
-                        i + 1 < end && n + 2 * kRows <= width);
-      } else {
-        for (; n < width; ++n)
-          few_rows<1>(rows, depth, at(n), weight.stride(0), xs, x.stride(0), bias ? bias + n : nullptr, ys + n, width, false);
-      }
+  at::parallel_for(0, (width + R - 1) / R, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin * R; n < std::min(width, end * R); n += R) {
+      const auto run = [&](auto height, int64_t at) {
+        few_rows<height(), C>(rows, depth, ws + at * stride, stride, xs, x.stride(0), bias ? bias + at : nullptr, ys + at,
+                              width);
+      };
+      if (n + R <= width) run(std::integral_constant<int, R>(), n);
+      else
+        for (int64_t at = n; at < width; ++at) run(std::integral_constant<int, 1>(), at);
     }
   });
+}
+
+// Twelve sums in registers either way. Rows of x that outgrow the first-level cache are better read for fewer rows of the
+// weight at a time (measured on Zen 4 for 1 to 20 rows of 576 and of 1,536).
+void linear_few(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
+  (x.size(1) <= 1024 ? linear_few_by<3, 4> : linear_few_by<2, 6>)(x, weight, bias, y);
 }
 
 // ---- more rows ----------------------------------------------------------------------------------------------------
@@ -202,8 +229,8 @@ void linear_panels(const at::Tensor& x, const at::Tensor& weight, const float* b
 namespace scone {
 namespace {
 
-// Rows up to which each way is the fastest (measured on EPYC Milan, weights of 384 to 1,536 columns).
-constexpr int64_t kFew = 20, kPanels = 200;
+// Rows up to which each way is the fastest (EPYC, Zen 4, and for the panels Milan too; weights of 384 to 1,536 columns).
+constexpr int64_t kFew = 12, kPanels = 200;
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
 #if defined(__x86_64__)

@@ -10,8 +10,8 @@ import scone_kernels
 from scone_kernels import for_few_rows, linear
 
 # both sides of where the ways of computing change, and sizes that no block divides
-ROWS = (0, 1, 2, 3, 7, 20, 21, 45, 80, 200, 201)
-WIDTHS = ((5, 3), (64, 8), (33, 50), (577, 131), (8, 0))
+ROWS = (0, 1, 2, 3, 5, 6, 7, 12, 13, 45, 80, 200, 201)
+WIDTHS = ((5, 3), (64, 8), (33, 50), (577, 131), (1540, 7), (8, 0))
 
 
 def _inputs(rows, depth, width, bias=True):
@@ -52,6 +52,9 @@ def test_views_and_half_precision(rows):
     larger = torch.full((22, 53), torch.nan)
     larger[1:-1, 2:-3] = weight
     assert torch.equal(linear(x, larger[1:-1, 2:-3], bias), expected)
+    same = weight[:1].expand(20, -1)  # all rows in one place
+    assert torch.equal(linear(x, same, bias), linear(x, same.contiguous(), bias))
+    assert torch.equal(linear(x[:, :0], weight[:, :0], bias), bias.expand(rows, -1))
     half = [tensor.bfloat16() for tensor in (x, weight, bias)]
     _assert_close(linear(*half), *half)
 
@@ -68,7 +71,7 @@ def test_bits_do_not_depend_on_threads_or_on_other_rows(rows):
         torch.set_num_threads(before)
     assert all(torch.equal(found[0], other) for other in found[1:])
     x, weight, bias = given
-    assert torch.equal(linear(x[: min(rows, 20)], weight, bias)[:1], linear(x[:1], weight, bias))
+    assert torch.equal(linear(x[: min(rows, 12)], weight, bias)[:1], linear(x[:1], weight, bias))
 
 
 def test_is_a_good_citizen_of_torch():
