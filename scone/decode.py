@@ -17,7 +17,7 @@ from scone.conditionals import Conditionals
 from scone.config import SconeConfig
 from scone.control import Controller, Judged
 from scone.errors import InputError, ModelError
-from scone.estimate import reweigh
+from scone.estimate import all_hold, reweigh
 from scone.hf import SconeLogitsProcessor, generate_with
 from scone.lm import CausalLM, LMState
 from scone.loading import EMBEDDED, load_causal_lm, load_masked_lm
@@ -369,7 +369,7 @@ class Scone:
             )
         with timer("reweigh"):
             log_p_star = reweigh(candidates.log_p, judged.q, self.config, strengths=strengths)
-            q = (judged.q.clamp(min=0) ** torch.tensor(strengths)[:, None, None]).prod(0)
+            q = all_hold(judged.q, strengths)
         return Decision(candidates, judged, q if len(terms) > 1 else judged.q[0], log_p_star)
 
     def _choose(self, texts: Sequence[Text], decision: Decision, do_sample: bool) -> list[int]:

@@ -15,7 +15,7 @@ from scone.config import SconeConfig
 from scone.lookahead import Lookahead, Sample
 from scone.verifier import EmbeddingVerifier, Expression, Leaf
 
-__all__ = ["Expansion", "blend", "estimate", "expected_value", "linearise", "reweigh", "taylor_term"]
+__all__ = ["Expansion", "all_hold", "blend", "estimate", "expected_value", "linearise", "reweigh", "taylor_term"]
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,15 @@ def taylor_term(expansion: Expansion, mlm: Conditionals, hidden: Tensor, config:
     return torch.zeros(rows, device=grad.device).index_add(0, segment, difference) / count
 
 
+def all_hold(q: Tensor, strengths: Sequence[float]) -> Tensor:
+    """The product over the terms, each to its strength: (B, K) of q (terms, B, K).
+
+    >>> all_hold(torch.tensor([[[0.9]], [[0.5]]]), strengths=(1.0, 2.0))
+    tensor([[0.2250]])
+    """
+    return (q.clamp(min=0) ** torch.tensor(strengths)[:, None, None]).prod(0)
+
+
 def reweigh(log_p: Tensor, q: Tensor, config: SconeConfig, *, strengths: Sequence[float] = (1.0,)) -> Tensor:
     """log p*(token | attribute) over the candidates, normalised: (B, K); q: (terms, B, K), `-inf` in log_p stays out.
 
@@ -174,10 +183,12 @@ def reweigh(log_p: Tensor, q: Tensor, config: SconeConfig, *, strengths: Sequenc
     tensor([[0.2000, 0.8000]])
     """
     weights = config.strength * torch.tensor(strengths)[:, None, None]
-    if config.reweigh == "bayes":
+    if config.reweigh == "odds":
+        # The odds of all terms together: one that is as good as certain does not outweigh one that is in doubt.
+        together = all_hold(q, [strength / (max(strengths) or 1) for strength in strengths])
+        log_q = weights.amax() * together.clamp(config.epsilon, 1 - config.epsilon).logit()[None]
+    elif config.reweigh == "bayes":
         log_q = weights * q.clamp(config.epsilon, 1).log()
-    elif config.reweigh == "odds":
-        log_q = weights * q.clamp(config.epsilon, 1 - config.epsilon).logit()
     elif config.reweigh == "logit":
         log_q = torch.nn.functional.logsigmoid(weights * q.clamp(config.epsilon, 1 - config.epsilon).logit())
     else:  # Algorithm 1: log_softmax of the q's summed over samples

@@ -9,7 +9,7 @@ import torch
 
 from scone.errors import DeviceError, InputError
 
-__all__ = ["EMBEDDED", "load_causal_lm", "load_classifier", "load_masked_lm"]
+__all__ = ["EMBEDDED", "check_placement", "load_causal_lm", "load_classifier", "load_masked_lm"]
 
 EMBEDDED = "embedded"
 _CLASSIFIERS = ("sentiment", "toxicity", "topic")
@@ -21,7 +21,7 @@ def load_causal_lm(name: str, **options: Any) -> tuple[Any, Any]:
     >>> load_causal_lm("embedded")[0].config.model_type
     'llama'
     """
-    _check_placement(**options)
+    check_placement(**options)
     if name == EMBEDDED:
         from scone.embedded import load_lm
 
@@ -37,7 +37,7 @@ def load_masked_lm(name: str, **options: Any) -> tuple[Any, Any]:
     >>> load_masked_lm("embedded")[0].config.model_type
     'bert'
     """
-    _check_placement(**options)
+    check_placement(**options)
     if name == EMBEDDED:
         from scone import embedded
 
@@ -54,7 +54,7 @@ def load_classifier(name: str, **options: Any) -> tuple[Any, Any]:
     Traceback (most recent call last):
     scone.errors.InputError: verifier must be one of embedded:sentiment, embedded:toxicity, embedded:topic, got 'embedded:mood'
     """
-    _check_placement(**options)
+    check_placement(**options)
     if name == EMBEDDED or name.startswith(EMBEDDED + ":"):
         kind = name.partition(":")[2] or "sentiment"
         if kind not in _CLASSIFIERS:
@@ -68,7 +68,7 @@ def load_classifier(name: str, **options: Any) -> tuple[Any, Any]:
     return _from_hub(AutoModelForSequenceClassification, "verifier", name, **options)
 
 
-def _check_placement(
+def check_placement(
     device: str | torch.device | None = None, dtype: torch.dtype | str | None = None, **others: Any
 ) -> None:
     """Raise before anything is loaded where it could not be put in place."""

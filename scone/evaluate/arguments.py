@@ -9,7 +9,7 @@ from pathlib import Path
 from scone.evaluate.loaders import DATASETS, load_dataset_prompts
 from scone.evaluate.models import ModelNames
 from scone.evaluate.tasks import Prompt, Task, builtin_prompts, read_prompts
-from scone.loading import EMBEDDED
+from scone.loading import EMBEDDED, check_placement
 
 __all__ = ["PROMPTS_HELP", "add_model_arguments", "model_names", "say", "task_prompts"]
 
@@ -35,7 +35,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def model_names(args: argparse.Namespace) -> ModelNames:
-    """The models that were asked for."""
+    """The models that were asked for; where they cannot go is known before anything is written."""
+    check_placement(args.device, args.dtype)
     return ModelNames(
         args.lm, args.masked_lm, args.verifier, args.perplexity_model, tuple(args.labels), args.device, args.dtype
     )

@@ -91,6 +91,18 @@ def test_rules_of_reweighing(rule: str, expected: list[float]) -> None:
     assert torch.allclose(result, wanted / wanted.sum(), atol=1e-6)
 
 
+def test_a_satisfied_term_does_not_outweigh_one_in_doubt() -> None:
+    """By the odds of both together: 0.98 or 0.99 matters little while the other is even."""
+    log_p = torch.tensor([[0.5, 0.5]]).log()
+    satisfied, doubtful = [0.98, 0.99], [0.55, 0.45]
+    together = torch.tensor([[satisfied], [doubtful]])
+    for rule in ("bayes", "odds"):
+        p = reweigh(log_p, together, SconeConfig(reweigh=rule, strength=4), strengths=[1.0, 1.0]).exp()[0]
+        assert p[0] > 0.6
+    alone = reweigh(log_p, together[:1], SconeConfig(reweigh="odds", strength=4)).exp()[0]
+    assert alone[1] > 0.9  # where nothing else is in doubt it does matter
+
+
 def test_terms_multiply_each_to_its_strength() -> None:
     log_p = torch.tensor([[0.5, 0.5]]).log()
     q = torch.tensor([[[0.2, 0.8]], [[0.9, 0.3]]])

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from scone.errors import InputError
+from scone.errors import DeviceError, InputError
 from scone.evaluate import command_audit, command_evaluate, command_report
 from scone.evaluate.runner import Store
 
@@ -65,3 +65,16 @@ def test_mistakes_are_found_before_any_work(call, tmp_path, module, words, messa
     with pytest.raises(InputError, match=message):
         call(module, *words, "--out", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_device_that_is_not_there_is_known_before_anything_is_written(call, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(DeviceError, match="device must be one that torch can use here, got 'cuda:99'"):
+        call(command_evaluate, "sentiment", "--out", str(tmp_path / "out"), "--device", "cuda:99")
+    assert not (tmp_path / "out").exists()
+
+
+def test_half_precision_from_the_command_line(call, tmp_path):
+    words = ["sentiment", "--out", str(tmp_path / "out"), "--samples", "2", "--max-new-tokens", "3", "--no-judge"]
+    assert call(command_evaluate, *words, "--dtype", "bfloat16", "--methods", "topk10", "scone:top_k=3") == 0
+    assert len((tmp_path / "out" / "samples.jsonl").read_text().splitlines()) == 4
