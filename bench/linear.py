@@ -33,6 +33,7 @@ def main(argv: list[str]) -> int:
     with torch.no_grad():
         for count in ROWS:
             rows.append(_row(count, weights, size, args.turns))
+    print(f"All the products of one pass of SmolLM2-135M ({size / 1e6:.0f} MB of weights in float32):\n")
     print(markdown(["rows", "ms", "torch, ms", "faster", "spread", "GB of weights a second"], rows))
     read = min(_seconds(torch.sum, [(weight,) for weight in weights]) for _ in range(args.turns))
     print(f"Reading the weights once by `sum`: {1000 * read:.0f} ms, {size / read / 1e9:.1f} GB a second.")
