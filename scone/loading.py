@@ -71,7 +71,12 @@ def load_classifier(name: str, **options: Any) -> tuple[Any, Any]:
 def check_placement(
     device: str | torch.device | None = None, dtype: torch.dtype | str | None = None, **others: Any
 ) -> None:
-    """Raise before anything is loaded where it could not be put in place."""
+    """Raise before anything is loaded where it could not be put in place.
+
+    >>> check_placement(dtype="float128")
+    Traceback (most recent call last):
+    scone.errors.InputError: dtype must be 'auto' or a dtype of torch such as 'bfloat16', got 'float128'
+    """
     try:
         kind = torch.device("cpu" if device is None else device).type
     except RuntimeError as error:
