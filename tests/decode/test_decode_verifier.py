@@ -91,7 +91,7 @@ def test_controlled_product_is_the_product_of_controls(engine: Scone, positive: 
     assert torch.allclose(both.q, a.q * (1 - b.q) ** 2, atol=1e-5)
     bayes = a.q.log() + 2 * (1 - b.q).log()
     weight = bayes if rule == "bayes" else 2 * (a.q.sqrt() * (1 - b.q)).logit()
-    assert torch.allclose(both.log_p_star, (a.log_p + config.strength * weight).log_softmax(-1), atol=1e-3)
+    assert torch.allclose(both.log_p_star, (a.log_p + config.strength * weight).log_softmax(-1), atol=1e-4)
 
 
 def test_strength_zero_of_a_verifier_is_no_control(engine: Scone, positive: Verifier) -> None:
