@@ -19,6 +19,7 @@ constexpr int64_t kMaxPanel = 16 * kMaxVecs;  // rows of a full panel in the wid
 struct Matrix {
   const float* data;
   int64_t quad, row, step;
+  const float* next = nullptr;  // rows like these that will be asked for next: fetched meanwhile into the second-level cache
 
   static Matrix row_major(const float* data, int64_t stride) { return {data, 4 * stride, stride, 1}; }
   // Four rows interleaved, [rows / 4][depth][4]; rows are a multiple of 4.

@@ -119,107 +119,6 @@ void linear_few(const at::Tensor& x, const at::Tensor& weight, const float* bias
   (x.size(1) <= 1024 ? linear_few_by<3, 4> : linear_few_by<2, 6>)(x, weight, bias, y);
 }
 
-// ---- more rows ----------------------------------------------------------------------------------------------------
-// They go along the lanes, in panels of 24: x is transposed once to [k][24], and a value of the weight meets all lanes.
-
-constexpr int64_t kPanel = kMaxVecs * kLanes;
-constexpr int64_t kDepth = 192;            // of a slice of a panel: 18 KB, which stay in the first-level cache
-constexpr int64_t kTileBytes = 128 << 10;  // of the weight, in the second
-constexpr int64_t kUnit = 24;              // rows of the weight that stay together: a multiple of 4, 6 and 8
-
-// c[r][lane] = sum over k of w[r][k] * x[k][lane] for r < R and C vectors of lanes, on top of what c holds if `more`.
-template <int R, int C>
-inline __attribute__((always_inline)) void panel_block(int64_t depth, const float* w, int64_t w_stride, const float* x,
-                                                       float* c, bool more) {
-  __m256 sum[R][C];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 3
-    for (int v = 0; v < C; ++v) sum[r][v] = more ? _mm256_loadu_ps(c + (r * C + v) * kLanes) : _mm256_setzero_ps();
-  for (int64_t k = 0; k < depth; ++k, x += C * kLanes) {
-    __m256 right[C];
-#pragma GCC unroll 3
-    for (int v = 0; v < C; ++v) right[v] = _mm256_loadu_ps(x + v * kLanes);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const __m256 left = _mm256_broadcast_ss(w + r * w_stride + k);
-#pragma GCC unroll 3
-      for (int v = 0; v < C; ++v) sum[r][v] = _mm256_fmadd_ps(left, right[v], sum[r][v]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 3
-    for (int v = 0; v < C; ++v) _mm256_storeu_ps(c + (r * C + v) * kLanes, sum[r][v]);
-}
-
-// Memory that is asked for a little at a time, while other work goes on.
-struct Ahead {
-  const char *at, *end;
-  int64_t lines;  // at a time
-  void fetch() {
-    for (int64_t i = 0; i < lines && at < end; ++i, at += 64) __builtin_prefetch(at, 0, 2);
-  }
-};
-
-// One panel against `rows` rows of the weight.
-template <int R, int C>
-void panel_rows(int64_t rows, int64_t depth, const float* w, int64_t w_stride, const float* x, float* c, Ahead& ahead) {
-  for (int64_t k = 0; k < depth; k += kDepth) {
-    const int64_t slice = std::min(kDepth, depth - k);
-    int64_t r = 0;
-    for (; r + R <= rows; r += R) {
-      ahead.fetch();
-      panel_block<R, C>(slice, w + r * w_stride + k, w_stride, x + k * C * kLanes, c + r * C * kLanes, k > 0);
-    }
-    for (; r < rows; ++r)
-      panel_block<1, C>(slice, w + r * w_stride + k, w_stride, x + k * C * kLanes, c + r * C * kLanes, k > 0);
-  }
-}
-
-// y[row][token] = product[token][row] + bias[token]. A row is written in one go: rows of y that lie a multiple of a page
-// apart, as those of a vocabulary do, fall on the same lines of the first-level cache.
-void write_panel(const Panel& panel, int64_t tokens, const float* product, const float* bias, float* turned, float* y,
-                 int64_t width) {
-  const float* token[kLanes];
-  for (int64_t t = 0; t < tokens; t += kLanes) {
-    const int64_t count = std::min(kLanes, tokens - t);
-    for (int64_t i = 0; i < count; ++i) token[i] = product + (t + i) * panel.width();
-    avx2::table.transpose(1, count, panel.rows, token, turned + t * kPanel);  // [row][lane]
-  }
-  for (int64_t row = 0; row < panel.rows; ++row)
-    for (int64_t t = 0; t < tokens; ++t)
-      y[row * width + t] = turned[t / kLanes * kLanes * kPanel + row * kLanes + t % kLanes] + (bias ? bias[t] : 0.0f);
-}
-
-void linear_panels(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
-  const int64_t depth = x.size(1), width = weight.size(0), stride = weight.stride(0);
-  const std::vector<Panel> panels = make_panels(x.size(0), avx2::table);
-  const PackedRows packed(x, panels);
-  const int64_t tile = std::max<int64_t>(1, kTileBytes / 4 / std::max<int64_t>(1, depth) / kUnit) * kUnit;
-  at::parallel_for(0, (width + kUnit - 1) / kUnit, 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> product(tile * kPanel), turned(tile * kPanel);
-    const int64_t last = std::min(width, end * kUnit);
-    for (int64_t first = begin * kUnit; first < last; first += tile) {
-      const int64_t tokens = std::min(tile, last - first), next = std::min(tile, last - first - tokens);
-      const float* w = weight.data_ptr<float>() + first * stride;
-      const int64_t calls = int64_t(panels.size()) * (tokens / 4) * ((depth + kDepth - 1) / kDepth);
-      Ahead ahead{(const char*)(w + tokens * stride), (const char*)(w + (tokens + next) * stride), 0};
-      ahead.lines = (ahead.end - ahead.at) / 64 / std::max<int64_t>(1, calls) + 1;
-      for (size_t p = 0; p < panels.size(); ++p) {
-        const float* part = packed.panel(p);
-        switch (panels[p].vecs) {
-          case 1: panel_rows<8, 1>(tokens, depth, w, stride, part, product.data(), ahead); break;
-          case 2: panel_rows<6, 2>(tokens, depth, w, stride, part, product.data(), ahead); break;
-          default: panel_rows<4, 3>(tokens, depth, w, stride, part, product.data(), ahead);
-        }
-        write_panel(panels[p], tokens, product.data(), bias ? bias + first : nullptr, turned.data(),
-                    y.data_ptr<float>() + panels[p].first * width + first, width);
-      }
-    }
-  });
-}
-
 }  // namespace
 }  // namespace scone
 
@@ -228,6 +127,67 @@ void linear_panels(const at::Tensor& x, const at::Tensor& weight, const float* b
 
 namespace scone {
 namespace {
+
+// ---- more rows ----------------------------------------------------------------------------------------------------
+// They go along the lanes, in the panels of kernels.h: x is transposed once, and a value of the weight meets all lanes.
+
+constexpr int64_t kDepth = 192;            // of a slice of a panel: at most 36 KB, which stay in the first-level cache
+constexpr int64_t kTileBytes = 128 << 10;  // of the weight, in the second
+constexpr int64_t kUnit = 24;              // rows of the weight that stay together: a multiple of 4, 6 and 8
+
+// product[token][lane] = the panel times `tokens` rows of the weight, slice by slice. `next`, unless it is null, is what
+// of the weight will be asked for after them.
+void multiply(const Panel& panel, int64_t tokens, int64_t depth, const float* w, int64_t stride, const float* next,
+              const float* x, const float* ones, float* product) {
+  for (int64_t k = 0; k < std::max<int64_t>(1, depth); k += kDepth) {
+    Matrix slice = Matrix::row_major(w + k, stride);
+    slice.next = next ? next + k : nullptr;
+    panel.build->matmul(panel.vecs, tokens, std::min(kDepth, depth - k), slice, x + k * panel.width(), product,
+                        k ? ones : nullptr);
+  }
+}
+
+// y[row][token] = product[token][row] + bias[token]. A row is written in one go: rows of y that lie a multiple of a page
+// apart, as those of a vocabulary do, fall on the same lines of the first-level cache.
+void write_panel(const Panel& panel, int64_t tokens, const float* product, const float* bias, float* turned, float* y,
+                 int64_t width) {
+  const int64_t lanes = panel.build->lanes;
+  const float* token[kMaxPanel];
+  for (int64_t t = 0; t < tokens; t += lanes) {
+    const int64_t count = std::min(lanes, tokens - t);
+    for (int64_t i = 0; i < count; ++i) token[i] = product + (t + i) * panel.width();
+    panel.build->transpose(1, count, panel.rows, token, turned + t * kMaxPanel);  // [row][lane]
+  }
+  for (int64_t row = 0; row < panel.rows; ++row)
+    for (int64_t t = 0; t < tokens; t += lanes) {
+      const float* from = turned + t * kMaxPanel + row * lanes;
+      for (int64_t i = 0; i < std::min(lanes, tokens - t); ++i)
+        y[row * width + t + i] = from[i] + (bias ? bias[t + i] : 0.0f);
+    }
+}
+
+void linear_panels(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
+  const int64_t depth = x.size(1), width = weight.size(0), stride = weight.stride(0);
+  const std::vector<Panel> panels = make_panels(x.size(0));
+  const PackedRows packed(x, panels);
+  const int64_t tile = std::max<int64_t>(1, kTileBytes / 4 / std::max<int64_t>(1, depth) / kUnit) * kUnit;
+  at::parallel_for(0, (width + kUnit - 1) / kUnit, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> product(tile * kMaxPanel), turned((tile + kMaxPanel) * kMaxPanel);
+    const std::vector<float> ones(tile, 1.0f);
+    const int64_t last = std::min(width, end * kUnit);
+    for (int64_t first = begin * kUnit; first < last; first += tile) {
+      const int64_t tokens = std::min(tile, last - first);
+      const float* w = weight.data_ptr<float>() + first * stride;
+      for (size_t p = 0; p < panels.size(); ++p) {
+        const bool fetch = p == 0 && first + 2 * tile <= last;
+        multiply(panels[p], tokens, depth, w, stride, fetch ? w + tile * stride : nullptr, packed.panel(p), ones.data(),
+                 product.data());
+        write_panel(panels[p], tokens, product.data(), bias ? bias + first : nullptr, turned.data(),
+                    y.data_ptr<float>() + panels[p].first * width + first, width);
+      }
+    }
+  });
+}
 
 // Rows up to which each way is the fastest (EPYC, Zen 4, and for the panels Milan too; weights of 384 to 1,536 columns).
 constexpr int64_t kFew = 12, kPanels = 200;

@@ -51,15 +51,26 @@ struct Panel {
   int64_t end() const { return first + width(); }
 };
 
+// Whether lanes without a row cost time that a narrower vector would spare: AMD's Zen 4 computes 512 bits in two halves
+// and runs two vectors of 256 in the same time. Intel's cores, with two full units, gain nothing (Xeon, fifth generation).
+inline bool narrow_is_cheaper() {
+#if defined(__x86_64__)
+  static const bool amd = __builtin_cpu_is("amd");
+  return amd;
+#else
+  return false;
+#endif
+}
+
 // Full panels of three vectors, and what is left in panels of two and one. A lone vector would leave the multipliers
 // idle part of the time, so that 3 + 1 becomes 2 + 2. Where half of the last vector would be empty, the narrower build
-// takes the last rows: 24 rows are three vectors of 8 lanes, and 40 rows two of 16 and one of 8.
+// takes the last rows if that is cheaper: 24 rows are three vectors of 8 lanes, and 40 rows two of 16 and one of 8.
 inline std::vector<Panel> make_panels(int64_t rows, const Kernels& table = kernels()) {
   std::vector<Panel> panels;
   const auto vecs_for = [](int64_t count, const Kernels& by) { return (count + by.lanes - 1) / by.lanes; };
   for (int64_t first = 0; first < rows; first = panels.back().end()) {
     const int64_t rest = rows - first, vecs = vecs_for(rest, table);
-    const Kernels* narrow = table.narrower;
+    const Kernels* narrow = narrow_is_cheaper() ? table.narrower : nullptr;
     const bool half_empty = narrow && vecs_for(rest, *narrow) < 2 * vecs;
     if (half_empty && vecs <= 2) {
       panels.push_back({first, rest, int(vecs_for(rest, *narrow)), narrow});
@@ -78,7 +89,9 @@ class PackedRows {
     const at::Tensor source = as_float_rows(tensor);
     for (const Panel& panel : panels) offset_.push_back(panel.first * columns_);
     storage_ = at::empty({panels.empty() ? 0 : panels.back().end() * columns_}, at::kFloat);
-    at::parallel_for(0, int64_t(panels.size()), 1, [&](int64_t begin, int64_t end) {
+    // a thread is not worth waking for a few thousand values
+    const int64_t grain = 1 + (1 << 16) / (kMaxPanel * std::max<int64_t>(1, columns_));
+    at::parallel_for(0, int64_t(panels.size()), grain, [&](int64_t begin, int64_t end) {
       const float* row[kMaxPanel];
       for (int64_t p = begin; p < end; ++p) {
         const Panel& panel = panels[p];
