@@ -15,7 +15,7 @@ from torch import Tensor
 from scone.errors import InputError, ModelError, NumericalError
 from scone_kernels import for_few_rows
 
-__all__ = ["CausalLM", "LMState", "check_finite", "truncate"]
+__all__ = ["CausalLM", "LMState", "check_finite", "likeliest", "truncate"]
 
 
 @dataclass(frozen=True)
@@ -144,10 +144,9 @@ class CausalLM:
         """
         own = self.model.get_input_embeddings().weight
         stops = torch.tensor(sorted(self.stop_ids), dtype=torch.long, device=state.logits.device)
-        top_k = min(top_k, state.logits.shape[1])
         means: list[list[Tensor]] = [[] for _ in tables]
         for i in range(length):
-            log_p, tokens = state.logits.index_fill(1, stops, -torch.inf).topk(top_k)  # (B, k)
+            log_p, tokens = likeliest(state.logits, top_k, barred=stops)  # (B, k)
             p = log_p.softmax(-1)
             for found, table in zip(means, tables):
                 found.append(_mean_rows(p, tokens, table))
@@ -208,6 +207,18 @@ def truncate(logits: Tensor, *, top_p: float = 1.0, min_p: float = 0.0) -> Tenso
     p = (found - logits.logsumexp(-1, keepdim=True)).exp()
     inside = kept.gather(-1, tokens) & (p.cumsum(-1) - p < top_p)  # p.cumsum - p: the mass ahead of a token
     return torch.full_like(logits, -torch.inf).scatter(-1, tokens, found.masked_fill(~inside, -torch.inf))
+
+
+def likeliest(logits: Tensor, count: int, *, barred: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits and ids of the `count` likeliest tokens that are not `barred`, without a copy of all logits.
+
+    >>> likeliest(torch.tensor([[0.0, 3.0, 1.0, 2.0]]), 2, barred=torch.tensor([1]))
+    (tensor([[2., 1.]]), tensor([[3, 2]]))
+    """
+    size = logits.shape[1]
+    found, tokens = logits.topk(min(count + len(barred), size))
+    found, order = found.masked_fill(torch.isin(tokens, barred), -torch.inf).topk(min(count, size))
+    return found, tokens.gather(1, order)
 
 
 def _mean_rows(p: Tensor, tokens: Tensor, table: Tensor) -> Tensor:

@@ -123,7 +123,6 @@ void linear_few(const at::Tensor& x, const at::Tensor& weight, const float* bias
 }  // namespace scone
 
 #pragma GCC pop_options
-#endif
 
 namespace scone {
 namespace {
@@ -189,7 +188,14 @@ void linear_panels(const at::Tensor& x, const at::Tensor& weight, const float* b
   });
 }
 
-// Rows up to which each way is the fastest (EPYC, Zen 4, and for the panels Milan too; weights of 384 to 1,536 columns).
+}  // namespace
+}  // namespace scone
+#endif
+
+namespace scone {
+namespace {
+
+// Rows up to which each way is the fastest (EPYC Milan and Zen 4, Xeon; weights of 384 to 1,536 columns).
 constexpr int64_t kFew = 12, kPanels = 200;
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {

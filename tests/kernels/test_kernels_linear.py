@@ -9,9 +9,9 @@ from torch import nn
 import scone_kernels
 from scone_kernels import for_few_rows, linear
 
-# both sides of where the ways of computing change, and sizes that no block divides
+# both sides of where the ways of computing change, and sizes that no block divides; (300, 500): several tiles a thread
 ROWS = (0, 1, 2, 3, 5, 6, 7, 12, 13, 45, 80, 200, 201)
-WIDTHS = ((5, 3), (64, 8), (33, 50), (577, 131), (1540, 7), (8, 0))
+WIDTHS = ((5, 3), (64, 8), (33, 50), (577, 131), (1540, 7), (8, 0), (300, 500))
 
 
 def _inputs(rows, depth, width, bias=True):
@@ -30,10 +30,10 @@ def _assert_close(actual, x, weight, bias):
 
 @pytest.mark.parametrize("depth, width", WIDTHS)
 @pytest.mark.parametrize("rows", ROWS)
-def test_matches_float64(rows, depth, width):
+def test_matches_float64(rows, depth, width, backend):
     for bias in (True, False):
         given = _inputs(rows, depth, width, bias)
-        _assert_close(linear(*given), *given)
+        _assert_close(linear(*given, backend=backend), *given)
 
 
 def test_the_tolerance_notices_a_small_error():
