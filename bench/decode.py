@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from bench.floor import Products, gflop
-from bench.growth import grow
+from bench.growth import SIZES, grow
 from bench.kernels import gemm_gflops
 from bench.machine import describe
 from bench.profile import memory, profile
@@ -75,6 +75,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--tokens", type=int, default=25, help="new tokens a text (default 25)")
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help=f"how many of {len(PROMPTS)} prompts")
+    parser.add_argument("--sizes", nargs="+", default=SIZES, choices=SIZES, help="growth: only these (default: all)")
     parser.add_argument("--out", type=Path, help="folder for a Markdown file of each part, and the plots")
     args = parser.parse_args(argv)
 
@@ -92,7 +93,7 @@ def main(argv: list[str]) -> int:
         elif part == "window":
             sections = [windows(engine)]
         else:
-            sections = grow(engine, args.out)
+            sections = grow(engine, args.out, args.sizes)
         text = f"# {PARTS[part]}\n\n`python -m bench decode {' '.join(argv)}`\n\n{describe()}\n\n"
         for section in sections:
             print(section, flush=True)

@@ -6,7 +6,7 @@ import copy
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from scone.decode import Scone
 
 NEW_TOKENS = 8
 BATCH_TOKENS = 10
-ROUNDS = 3
+SIZES = ("candidates", "lookahead", "prompt tokens", "batch", "new tokens", "chains", "vocabulary")
 GIBBS = {"init": "warm", "expand": "sample", "lookahead": 12}  # sizes that only Gibbs chains have
 GIBBS_NOTE = "With Gibbs chains: " + ", ".join(f"`{name}={value!r}`" for name, value in GIBBS.items()) + "."
 _NOUNS = (
@@ -41,12 +41,14 @@ class Sweep:
     note: str = ""
     floor: tuple[int, ...] = ()
     """Values for which to say what the products alone would take."""
+    rounds: int = 3
 
 
-def grow(engine: Scone, out: Path | None) -> Iterator[str]:
+def grow(engine: Scone, out: Path | None, sizes: Sequence[str] = SIZES) -> Iterator[str]:
     """A section for each size; the values take turns, so that noise hits all alike."""
     for sweep in sweeps(engine):
-        yield _section(sweep, _measure(sweep), out)
+        if sweep.name in sizes:
+            yield _section(sweep, _measure(sweep), out)
 
 
 def sweeps(engine: Scone) -> list[Sweep]:
@@ -78,7 +80,7 @@ def sweeps(engine: Scone) -> list[Sweep]:
         Sweep("candidates", (2, 4, 8, 16), lambda n: tokens({"top_k": n}, one)),
         Sweep("lookahead", (1, 2, 4, 8), lambda n: tokens({"lookahead": n}, one, 16)),
         Sweep("prompt tokens", (16, 64, 256, 512), lambda n: tokens({}, prompt_of(n))),
-        Sweep("batch", (1, 2, 4, 8, 16), batch_of, floor=(1, 8, 16)),
+        Sweep("batch", (1, 2, 4, 8, 16), batch_of, floor=(1, 8, 16), rounds=5),
         Sweep("new tokens", (4, 8, 16, 32), lambda n: tokens({}, one, n)),
         Sweep("chains", (1, 2, 4, 8), lambda n: tokens(GIBBS | {"chains": n}, one), GIBBS_NOTE),
         Sweep("vocabulary", tuple(wide), tokens_of, GIBBS_NOTE),
@@ -103,7 +105,7 @@ def with_vocabulary(engine: Scone, rows: int) -> Scone:
 def _measure(sweep: Sweep) -> dict[int, list[float]]:
     sweep.run(sweep.values[0])
     seconds: dict[int, list[float]] = {value: [] for value in sweep.values}
-    for _ in range(ROUNDS):
+    for _ in range(sweep.rounds):
         for value in sweep.values:
             start = time.perf_counter()
             written = sweep.run(value)
@@ -148,16 +150,13 @@ def exponent(points: dict[int, float]) -> float:
 
 def _section(sweep: Sweep, seconds: dict[int, list[float]], out: Path | None) -> str:
     median = {value: statistics.median(times) for value, times in seconds.items()}
-    rows = [
-        [
-            str(value),
-            f"{1000 * median[value]:.0f}",
-            f"{1000 * min(times):.0f} to {1000 * max(times):.0f}",
-            f"{1 / median[value]:.1f}",
-        ]
-        for value, times in seconds.items()
-    ]
-    text = f"## {sweep.name}\n\n{markdown([sweep.name, 'ms/token', 'spread', 'tokens/s'], rows)}\n"
+    rows = []
+    for value, times in seconds.items():
+        gains = sorted(first / own for first, own in zip(seconds[sweep.values[0]], times))  # round by round
+        row = [str(value), f"{1000 * median[value]:.0f}", f"{1000 * min(times):.0f} to {1000 * max(times):.0f}"]
+        rows.append([*row, f"{statistics.median(gains):.2f}", f"{gains[0]:.2f} to {gains[-1]:.2f}"])
+    header = [sweep.name, "ms/token", "spread", f"speed, {sweep.name} {sweep.values[0]} = 1", "spread"]
+    text = f"## {sweep.name}\n\n{markdown(header, rows)}\n"
     text += f"ms/token grows as {sweep.name}^{exponent(median):.2f} over this range. {sweep.note}".rstrip() + "\n"
     if sweep.floor:
         text += "\n" + _floor(sweep, median)
