@@ -60,6 +60,10 @@ struct Kernels {
 
   // sum_d a[d] * (b[d] - c[d]), or sum_d a[d] * b[d] if c is null.
   float (*dot_difference)(int64_t width, const float* a, const float* b, const float* c);
+
+  // y[row][token] = w[token] . x[row] + bias[token] for few rows; bias may be null.
+  void (*few_rows)(int64_t rows, int64_t tokens, int64_t depth, const float* w, int64_t w_stride, const float* x,
+                   int64_t x_stride, const float* bias, float* y, int64_t y_stride);
 };
 
 // The builds that this CPU runs, the fastest first, and the one in use: the first, unless a test takes another. Not to
