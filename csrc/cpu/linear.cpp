@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kUnit = 24;  // rows of the weight that stay together: a multiple of what each kernel takes at once
 
 void linear_few(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
-  const Kernels& build = narrow_is_cheaper() && kernels().narrower ? *kernels().narrower : kernels();
+  const Kernels& build = made_by_amd() && kernels().narrower ? *kernels().narrower : kernels();
   const int64_t width = weight.size(0), stride = weight.stride(0);
   at::parallel_for(0, (width + kUnit - 1) / kUnit, 1, [&](int64_t begin, int64_t end) {
     const int64_t first = begin * kUnit;
@@ -83,10 +83,11 @@ void linear_panels(const at::Tensor& x, const at::Tensor& weight, const float* b
 }
 
 // Rows up to which each way is the fastest (EPYC Milan and Zen 4, Xeon; weights of 384 to 1,536 columns).
-constexpr int64_t kFew = 12, kPanels = 200;
+constexpr int64_t kFew = 12;
+int64_t most_panel_rows() { return made_by_amd() ? 200 : 64; }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-  if (&kernels() != &baseline::table && x.size(0) <= kPanels) {
+  if (&kernels() != &baseline::table && x.size(0) <= most_panel_rows()) {
     const at::Tensor left = as_float_rows(x), right = as_float_rows(weight);
     const at::Tensor shift = bias ? bias->to(at::kFloat).contiguous() : at::Tensor();
     at::Tensor y = at::empty({x.size(0), weight.size(0)}, at::kFloat);

@@ -51,9 +51,10 @@ struct Panel {
   int64_t end() const { return first + width(); }
 };
 
-// Whether lanes without a row cost time that a narrower vector would spare: AMD's Zen 4 computes 512 bits in two halves
-// and runs two vectors of 256 in the same time. Intel's cores, with two full units, gain nothing (Xeon, fifth generation).
-inline bool narrow_is_cheaper() {
+// Two choices differ by who made the CPU. Zen 4 computes 512 bits in two halves and runs two vectors of 256 in the same time, so
+// that lanes without a row are better spared; an Intel Xeon has full units and gains nothing. And torch's library, which is
+// Intel's own, is better on a Xeon than on an EPYC.
+inline bool made_by_amd() {
 #if defined(__x86_64__)
   static const bool amd = __builtin_cpu_is("amd");
   return amd;
@@ -63,14 +64,14 @@ inline bool narrow_is_cheaper() {
 }
 
 // Full panels of three vectors, and what is left in panels of two and one. A lone vector would leave the multipliers
-// idle part of the time, so that 3 + 1 becomes 2 + 2. Where half of the last vector would be empty, the narrower build
-// takes the last rows if that is cheaper: 24 rows are three vectors of 8 lanes, and 40 rows two of 16 and one of 8.
+// idle part of the time, so that 3 + 1 becomes 2 + 2. On AMD, where half of the last vector would be empty, the narrower
+// build takes the last rows: 24 rows are three vectors of 8 lanes, and 40 rows two of 16 and one of 8.
 inline std::vector<Panel> make_panels(int64_t rows, const Kernels& table = kernels()) {
   std::vector<Panel> panels;
   const auto vecs_for = [](int64_t count, const Kernels& by) { return (count + by.lanes - 1) / by.lanes; };
   for (int64_t first = 0; first < rows; first = panels.back().end()) {
     const int64_t rest = rows - first, vecs = vecs_for(rest, table);
-    const Kernels* narrow = narrow_is_cheaper() ? table.narrower : nullptr;
+    const Kernels* narrow = made_by_amd() ? table.narrower : nullptr;
     const bool half_empty = narrow && vecs_for(rest, *narrow) < 2 * vecs;
     if (half_empty && vecs <= 2) {
       panels.push_back({first, rest, int(vecs_for(rest, *narrow)), narrow});

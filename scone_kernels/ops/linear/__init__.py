@@ -22,7 +22,7 @@ _op = Op(
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: str | None = None) -> Tensor:
-    """Equals `torch.nn.functional.linear(x, weight, bias)` in float32, without packing for up to 200 rows on the CPU.
+    """Equals `torch.nn.functional.linear(x, weight, bias)` in float32, faster for few rows on the CPU.
 
     x: (N, K)   weight: (M, K)   bias: (M,)   returns (N, M) float32
 
