@@ -12,6 +12,7 @@ from torch import Tensor
 
 import scone_kernels as kernels
 from scone.errors import ModelError
+from scone.last_layer import reading, sparing
 from scone.lm import check_finite
 
 __all__ = ["Conditionals", "Head", "split_head"]
@@ -71,7 +72,7 @@ def split_head(model: Any) -> Head:
             hidden = module(hidden)
         return hidden
 
-    return Head(_follow(model, encoder), transform, output.weight.detach(), _detached(output.bias))
+    return Head(sparing(_follow(model, encoder)), transform, output.weight.detach(), _detached(output.bias))
 
 
 class Conditionals:
@@ -119,8 +120,9 @@ class Conditionals:
     @torch.no_grad()
     def hidden(self, ids: Tensor, mask: Tensor, row: Tensor, col: Tensor) -> Tensor:
         """Head inputs at the positions (row, col) of ids (R, T): (N, H), or (N, V) logits for an unknown family."""
-        states = self.head.encoder(input_ids=ids, attention_mask=mask.long())[0]  # (R, T, H)
-        picked = self.head.transform(states[row, col])
+        with reading(lambda states: states[row, col]):
+            states = self.head.encoder(input_ids=ids, attention_mask=mask.long())[0]
+        picked = self.head.transform(states if states.ndim == 2 else states[row, col])  # not every encoder heeds it
         check_finite(picked, f"the masked LM {self.name}")
         return picked
 
