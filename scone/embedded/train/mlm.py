@@ -20,6 +20,7 @@ from scone.embedded.packages import MINILM
 from scone.embedded.train import text
 from scone.embedded.train.loop import Run
 from scone.embedded.train.tokens import MASK, UNK, TokenStore, Windows, corrupt, tokenise
+from scone.last_layer import reading, sparing
 
 DOMAINS = ("wikipedia", "reviews")
 TOKENS_PER_STEP = 8192  # a step of Muon costs as much as some 800 tokens, however many it is for
@@ -54,13 +55,8 @@ def _documents(domain: str) -> list[tuple[str, list[str]]]:
 
 def masked_logits(model: Any, seen: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     """(M, V): the logits at the chosen positions only; in the last layer the others are read and no more."""
-    *layers, last = model.bert.encoder.layer
-    hidden = model.bert.embeddings(input_ids=seen)
-    for layer in layers:
-        hidden = layer(hidden)
-    context = last.attention.self(hidden)[0]
-    attended = last.attention.output(context[chosen], hidden[chosen])
-    return model.cls(last.output(last.intermediate(attended), attended)).float()
+    with reading(lambda hidden: hidden[chosen]):
+        return model.cls(sparing(model.bert)(input_ids=seen)[0]).float()
 
 
 def draw(windows: dict[str, Windows], random: np.random.Generator) -> np.ndarray:
