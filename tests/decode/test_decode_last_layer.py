@@ -119,6 +119,8 @@ def test_models_that_are_not_known_stay_as_they_are() -> None:
     model, _ = _classifier("bert")
     own = Pooling(model.config)
     assert sparing(own) is own
+    model.bert.encoder.layer[-1] = torch.nn.Identity()
+    assert sparing(model) is model
     for family in ("distilbert", "modernbert"):
         other = tiny.masked_lm(family)[0].base_model
         assert sparing(other) is other
