@@ -13,6 +13,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,7 +165,7 @@ def _results(items: list[Item], workers: int) -> Iterator[tuple[Item, Result]]:
         return
     context = multiprocessing.get_context("spawn")  # threads of torch do not survive a fork
     threads = max(1, (os.cpu_count() or 1) // workers)
-    with context.Pool(workers, initializer=_limit_threads, initargs=(threads,)) as pool:
+    with context.Pool(workers, initializer=_begin_worker, initargs=(threads,)) as pool:
         yield from pool.imap_unordered(_do_with_item, items)
 
 
@@ -172,7 +173,8 @@ def _do_with_item(item: Item) -> tuple[Item, Result]:
     return item, do(item)
 
 
-def _limit_threads(threads: int) -> None:
+def _begin_worker(threads: int) -> None:
     import torch
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends the others
     torch.set_num_threads(threads)
