@@ -99,16 +99,27 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         place = _WEIGHT.get(func.overloadpacket)
-        if place is not None:
-            shapes = (tuple(value.shape) for value in args if isinstance(value, Tensor))
-            key = func, args[place].data_ptr(), *shapes
-            count, call, size = self.found.get(key, (0, partial(func, *args, **(kwargs or {})), args[place].nbytes))
-            self.found[key] = count + 1, call, size
+        if func.overloadpacket is torch.ops.scone_kernels.decoder_step:
+            for weight in args[1]:
+                if weight is not None and weight.ndim == 2:
+                    self._note(torch.ops.scone_kernels.linear.default, 1, args[0].new_ones(len(args[0]), weight.shape[1]), weight, None)
+        elif place is not None:
+            self._note(func, place, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+    def _note(self, func: Any, place: int, *args: Any, **kwargs: Any) -> None:
+        shapes = (tuple(value.shape) for value in args if isinstance(value, Tensor))
+        key = func, args[place].data_ptr(), *shapes
+        count, call, size = self.found.get(key, (0, partial(func, *args, **kwargs), args[place].nbytes))
+        self.found[key] = count + 1, call, size
 
 
 def _linear(x: Shape, weight: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:
     return 2 * x[0] * weight[0] * weight[1]
+
+
+def _decoder_step(x: Shape, weights: Sequence[Shape | None], *_: Any, out_shape: Any = None, **__: Any) -> int:
+    return sum(_linear(x, weight) for weight in weights if weight is not None and len(weight) == 2)
 
 
 def _expected_embedding(hidden: Shape, weight: Shape, table: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:
@@ -128,6 +139,7 @@ def _attention(query: Shape, key: Shape, value: Shape, *_: Any, out_shape: Any =
 
 _OURS = {
     torch.ops.scone_kernels.linear: _linear,
+    torch.ops.scone_kernels.decoder_step: _decoder_step,
     torch.ops.scone_kernels.gibbs_sample: _linear,
     torch.ops.scone_kernels.expected_embedding: _expected_embedding,
     torch.ops.scone_kernels.expected_dot: _expected_dot,

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = ["reading", "sparing"]
+__all__ = ["as_published", "reading", "sparing"]
 
 _FAMILIES = {"bert", "roberta", "xlm-roberta", "camembert", "electra"}  # their layers have the same parts
 
@@ -43,18 +43,18 @@ def sparing(model: Any) -> Any:
     ...     twin(input_ids=ids).logits.shape
     torch.Size([1, 1, 30522])
     """
-    if not _as_published(model):
+    if not as_published(model):
         return model
     if model.config.model_type not in _FAMILIES or model.config.is_decoder or hasattr(model, "hf_device_map"):
         return model
     path = "encoder.layer" if hasattr(model, "encoder") else f"{model.base_model_prefix}.encoder.layer"
     layers = model.get_submodule(path)
-    if not len(layers) or not _as_published(layers[-1]):
+    if not len(layers) or not as_published(layers[-1]):
         return model
     return _replaced(model, [*path.split("."), str(len(layers) - 1)], _LastLayer(layers[-1]))
 
 
-def _as_published(module: Any) -> bool:
+def as_published(module: Any) -> bool:
     """Whether it is of transformers: one of the user's own, or a wrapped one, may do and read anything."""
     return type(module).__module__.startswith("transformers.models.")
 

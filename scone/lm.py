@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scone.decoder_step import DecoderStep
 from scone.errors import InputError, ModelError, NumericalError
 from scone_kernels import for_few_rows
 
@@ -49,6 +50,7 @@ class CausalLM:
             raise ModelError(f"lm must be a causal LM of transformers with an output head, got {type(model).__name__}")
         self.model = model.eval()
         self._twin = for_few_rows(model) if isinstance(model, torch.nn.Module) else model
+        self._step = DecoderStep.of(model)
         self.tokenizer = tokenizer
         self.name = type(model).__name__
         accepts = inspect.signature(model.forward).parameters
@@ -162,9 +164,13 @@ class CausalLM:
         Input embeddings (B, n, H) may take the place of ids.
         """
         ids, mask = ids.to(self.device), mask.to(self.device)
+        padded = not bool(mask.all())
+        if self._step is not None and self._step.takes(ids, cache):
+            logits = self._step(ids, mask if padded else None, cache)
+            check_finite(logits, f"the causal LM {self.name}", allow_infinite=True)
+            return LMState(cache, mask, logits)
         kwargs: dict[str, Any] = dict(self._extra)
         kwargs["inputs_embeds" if ids.is_floating_point() else "input_ids"] = ids
-        padded = not bool(mask.all())
         if padded:
             kwargs["attention_mask"] = mask
         if padded and self._accepts_positions:

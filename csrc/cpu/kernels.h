@@ -64,6 +64,16 @@ struct Kernels {
   // y[row][token] = w[token] . x[row] + bias[token] for few rows; bias may be null.
   void (*few_rows)(int64_t rows, int64_t tokens, int64_t depth, const float* w, int64_t w_stride, const float* x,
                    int64_t x_stride, const float* bias, float* y, int64_t y_stride);
+
+  // out[query] = the mean of values under softmax(query . key), over `keys` keys and one of the token's own; each value is
+  // `depth` floats, the next one key_step or value_step on. seen, unless null: which keys count. score: room for
+  // queries * (keys + 1) floats, the keys rounded up to whole vectors.
+  void (*attend)(int64_t queries, int64_t depth, int64_t keys, const float* query, const float* key, int64_t key_step,
+                 const float* value, int64_t value_step, const bool* seen, const float* own_key, const float* own_value,
+                 float* score, float* out);
+
+  // x = x / (1 + exp(-x)) * other.
+  void (*gate)(int64_t size, float* x, const float* other);
 };
 
 // The builds that this CPU runs, the fastest first, and the one in use: the first, unless a test takes another. Not to

@@ -4,6 +4,7 @@
 #include <ATen/ops/linear.h>
 #include <torch/library.h>
 
+#include "linear.h"
 #include "tiles.h"
 
 namespace scone {
@@ -86,6 +87,8 @@ void linear_panels(const at::Tensor& x, const at::Tensor& weight, const float* b
 constexpr int64_t kFew = 12;
 int64_t most_panel_rows() { return made_by_amd() ? 200 : 64; }
 
+}  // namespace
+
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
   if (&kernels() != &baseline::table && x.size(0) <= most_panel_rows()) {
     const at::Tensor left = as_float_rows(x), right = as_float_rows(weight);
@@ -100,5 +103,4 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::opti
 
 TORCH_LIBRARY_IMPL(scone_kernels, CPU, m) { m.impl("linear", linear); }
 
-}  // namespace
 }  // namespace scone
