@@ -99,10 +99,10 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         place = _WEIGHT.get(func.overloadpacket)
-        if func.overloadpacket is torch.ops.scone_kernels.decoder_step:
-            for weight in args[1]:
-                if weight is not None and weight.ndim == 2:
-                    self._note(torch.ops.scone_kernels.linear.default, 1, args[0].new_ones(len(args[0]), weight.shape[1]), weight, None)
+        if func.overloadpacket in _PASSES:
+            for rows, weight in _PASSES[func.overloadpacket](args, [len(args[0]), len(args[2])]):
+                x = weight.new_ones(rows, weight.shape[1])
+                self._note(torch.ops.scone_kernels.linear.default, 1, x, weight, None)
         elif place is not None:
             self._note(func, place, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
@@ -118,8 +118,27 @@ def _linear(x: Shape, weight: Shape, *_: Any, out_shape: Any = None, **__: Any) 
     return 2 * x[0] * weight[0] * weight[1]
 
 
-def _decoder_step(x: Shape, weights: Sequence[Shape | None], *_: Any, out_shape: Any = None, **__: Any) -> int:
-    return sum(_linear(x, weight) for weight in weights if weight is not None and len(weight) == 2)
+def _of_decoder(args: Sequence[Any], counts: Sequence[int]) -> list[tuple[int, Any]]:
+    """(rows, weight) of the products in a call of `decoder_step`; a weight may be given by its shape."""
+    matrices = [weight for i, weight in enumerate(args[1]) if i % 12 in (1, 3, 5, 7, 9, 10, 11)]
+    return [(counts[0], weight) for weight in matrices]
+
+
+def _of_encoder(args: Sequence[Any], counts: Sequence[int]) -> list[tuple[int, Any]]:
+    """The same of `encoder`: behind its keys and values the last layer has the rows that are asked for."""
+    weights, found = args[3], []
+    for i in range(0, len(weights), 16):
+        fewer = counts[1] if i + 16 == len(weights) else counts[0]
+        found += [(counts[0] if part in (2, 4) else fewer, weights[i + part]) for part in (0, 2, 4, 6, 10, 12)]
+    return found
+
+
+def _pass(products: Callable[..., list[tuple[int, Any]]]) -> Callable[..., int]:
+    def flops(*args: Any, out_shape: Any = None, **_: Any) -> int:
+        rows = args[2][0] if products is _of_encoder else 0
+        return sum(_linear((count, 0), weight) for count, weight in products(args, [args[0][0], rows]))
+
+    return flops
 
 
 def _expected_embedding(hidden: Shape, weight: Shape, table: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:
@@ -137,9 +156,11 @@ def _attention(query: Shape, key: Shape, value: Shape, *_: Any, out_shape: Any =
     return 2 * batch * heads * length * key[2] * (width + value[3])
 
 
+_PASSES = {torch.ops.scone_kernels.decoder_step: _of_decoder, torch.ops.scone_kernels.encoder: _of_encoder}
 _OURS = {
     torch.ops.scone_kernels.linear: _linear,
-    torch.ops.scone_kernels.decoder_step: _decoder_step,
+    torch.ops.scone_kernels.decoder_step: _pass(_of_decoder),
+    torch.ops.scone_kernels.encoder: _pass(_of_encoder),
     torch.ops.scone_kernels.gibbs_sample: _linear,
     torch.ops.scone_kernels.expected_embedding: _expected_embedding,
     torch.ops.scone_kernels.expected_dot: _expected_dot,

@@ -19,8 +19,10 @@ from scone.last_layer import as_published
 __all__ = ["DecoderStep"]
 
 _FAMILIES = {"llama", "mistral", "qwen2"}  # their layers have the same parts
-_LINEARS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
-_LINEARS += ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+_LINEARS = (
+    *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
+    *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+)
 
 
 class DecoderStep:
@@ -56,7 +58,7 @@ class DecoderStep:
     @staticmethod
     def of(model: Any) -> DecoderStep | None:
         """The step of a model of transformers, or None: a family that is not known, a part that is not as published."""
-        config = getattr(model, "config", None)
+        config: Any = getattr(model, "config", None)
         if getattr(config, "model_type", None) not in _FAMILIES or not kernels.status().cpu.live:
             return None
         if hasattr(model, "hf_device_map") or not as_published(model) or not all(map(as_published, model.model.layers)):

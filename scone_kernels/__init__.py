@@ -7,6 +7,7 @@ CUDA and HIP tensors (`"triton"`); `backend=None` takes the fastest that is live
 from scone_kernels._backend import BackendStatus, Status, status
 from scone_kernels.hogwild import HogwildState, Snapshot
 from scone_kernels.ops.decoder_step import DecoderLayer, decoder_step
+from scone_kernels.ops.encoder import EncoderLayer, encoder
 from scone_kernels.ops.expected_dot import expected_dot, expected_dot_from_logits
 from scone_kernels.ops.expected_embedding import expected_embedding, expected_embedding_from_logits
 from scone_kernels.ops.gibbs_sample import GibbsSample, gibbs_sample, gibbs_sample_from_logits
@@ -16,11 +17,13 @@ from scone_kernels.ops.taylor_estimate import taylor_estimate
 __all__ = [
     "BackendStatus",
     "DecoderLayer",
+    "EncoderLayer",
     "GibbsSample",
     "HogwildState",
     "Snapshot",
     "Status",
     "decoder_step",
+    "encoder",
     "expected_dot",
     "expected_dot_from_logits",
     "expected_embedding",

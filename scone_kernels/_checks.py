@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,6 +16,13 @@ def floats(name: str, tensor: Tensor, shape: tuple[int | None, ...], device: tor
     _tensor(name, tensor, shape, device)
     if tensor.dtype not in FLOATS:
         raise TypeError(f"{name} must be float32, bfloat16 or float16, got {tensor.dtype}")
+
+
+def single(name: str, tensor: Tensor, shape: Sequence[int | None], device: torch.device) -> None:
+    """`tensor` is float32, lies on `device` and has `shape`."""
+    _tensor(name, tensor, tuple(shape), device)
+    if tensor.dtype != torch.float32:
+        raise TypeError(f"{name} must be float32, got {tensor.dtype}")
 
 
 def indices(name: str, tensor: Tensor, shape: tuple[int | None, ...], device: torch.device) -> None:

@@ -62,11 +62,11 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& own_key, const at::
     std::vector<float> score(queries * (keys + kMaxPanel));
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = i / groups, group = i % groups;
-      kernels().attend(queries, depth, keys, query.data_ptr<float>() + i * queries * depth,
-                       key.data_ptr<float>() + row * key.stride(0) + group * key.stride(1), key.stride(2),
-                       value.data_ptr<float>() + row * value.stride(0) + group * value.stride(1), value.stride(2),
-                       seen ? seen->data_ptr<bool>() + row * keys : nullptr, own_key.data_ptr<float>() + i * depth,
-                       own_value.data_ptr<float>() + i * depth, score.data(), out.data_ptr<float>() + i * queries * depth);
+      kernels().attend_new(queries, depth, keys, query.data_ptr<float>() + i * queries * depth,
+                           key.data_ptr<float>() + row * key.stride(0) + group * key.stride(1), key.stride(2),
+                           value.data_ptr<float>() + row * value.stride(0) + group * value.stride(1), value.stride(2),
+                           seen ? seen->data_ptr<bool>() + row * keys : nullptr, own_key.data_ptr<float>() + i * depth,
+                           own_value.data_ptr<float>() + i * depth, score.data(), out.data_ptr<float>() + i * queries * depth);
     }
   });
   return out;

@@ -68,9 +68,15 @@ struct Kernels {
   // out[query] = the mean of values under softmax(query . key), over `keys` keys and one of the token's own; each value is
   // `depth` floats, the next one key_step or value_step on. seen, unless null: which keys count. score: room for
   // queries * (keys + 1) floats, the keys rounded up to whole vectors.
-  void (*attend)(int64_t queries, int64_t depth, int64_t keys, const float* query, const float* key, int64_t key_step,
-                 const float* value, int64_t value_step, const bool* seen, const float* own_key, const float* own_value,
-                 float* score, float* out);
+  void (*attend_new)(int64_t queries, int64_t depth, int64_t keys, const float* query, const float* key,
+                     int64_t key_step, const float* value, int64_t value_step, const bool* seen, const float* own_key,
+                     const float* own_value, float* score, float* out);
+
+  // out[query] = the mean of values under softmax(scale * query . key); keys and values lie key_step apart. room:
+  // (depth + 4) * keys floats, the keys rounded up to whole vectors.
+  void (*attend_text)(int64_t queries, int64_t keys, int64_t depth, float scale, const float* query, int64_t query_step,
+                      const float* key, const float* value, int64_t key_step, float* room, float* out,
+                      int64_t out_step);
 
   // x = x / (1 + exp(-x)) * other.
   void (*gate)(int64_t size, float* x, const float* other);

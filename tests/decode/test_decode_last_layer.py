@@ -71,13 +71,47 @@ def test_a_masked_lms_states_stay_the_same(family: str, attention: str) -> None:
     encoder = model.base_model
     encoder.set_attn_implementation(attention)
     batch = tok(TEXTS, return_tensors="pt", padding=True)
-    row, col = torch.tensor([0, 2, 2]), torch.tensor([1, 0, 3])
+    row, col = torch.tensor([2, 0, 2, 1, 2]), torch.tensor([0, 1, 3, 1, 0])  # in any order, and one twice
     with torch.no_grad():
         with reading(lambda states: states[row, col]):
             spared = sparing(encoder)(**batch)[0]
         whole = sparing(encoder)(**batch)[0]
         assert torch.equal(whole, encoder(**batch)[0])  # nothing is asked for: all of it
     assert torch.allclose(spared, whole[row, col], atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_all_layers_in_one_call_say_the_same(monkeypatch, attention: str, side: str) -> None:
+    """Padding on either side, hooks that must be heard, other types: the call is made where it can be, and only there."""
+    model, tok = tiny.masked_lm("bert")
+    encoder, calls = model.base_model, []
+    encoder.set_attn_implementation(attention)
+    tok.padding_side = side
+    batch, twin = tok(TEXTS, return_tensors="pt", padding=True), sparing(encoder)
+    real = batch["attention_mask"].bool()
+
+    def read(pick=lambda states: states[real]):
+        spared = twin.encoder.spared.forward
+        monkeypatch.setattr(twin.encoder.spared, "forward", lambda *a, **k: calls.append(1) or spared(*a, **k))
+        with torch.no_grad(), reading(pick):
+            found = twin(**batch)[0]
+        monkeypatch.undo()
+        return found
+
+    with torch.no_grad():
+        whole = encoder(**batch)[0]
+    assert torch.allclose(read(), whole[real], atol=1e-5) and not calls
+    assert read(lambda states: states).shape == whole.shape and len(calls) == 1  # padding is asked for
+    hook = encoder.encoder.layer[0].output.register_forward_hook(lambda module, inputs, out: 2 * out)
+    with torch.no_grad():
+        changed = encoder(**batch)[0]
+    assert torch.allclose(read(), changed[real], atol=1e-5) and len(calls) == 2
+    assert not torch.allclose(changed, whole, atol=1e-2)
+    hook.remove()
+    encoder.bfloat16()
+    read()
+    assert len(calls) == 3
 
 
 def test_threads_read_each_for_itself() -> None:

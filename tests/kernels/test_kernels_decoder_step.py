@@ -125,7 +125,7 @@ def test_bad_arguments_are_named(change, message):
     with pytest.raises(ValueError, match=message):
         decoder_step(**(_inputs(*SIZES[1]) | change))
     half = _inputs(*SIZES[1]) | {"x": torch.ones(7, 48).bfloat16()}
-    with pytest.raises(TypeError, match="x must be float32, got torch.bfloat16"):
+    with pytest.raises(TypeError, match=r"x must be float32, got torch\.bfloat16"):
         decoder_step(**half)
 
 

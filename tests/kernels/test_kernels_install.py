@@ -19,10 +19,14 @@ ROOT = Path(__file__).parents[2]
 def test_public_names():
     assert set(scone_kernels.__all__) == {
         "BackendStatus",
+        "DecoderLayer",
+        "EncoderLayer",
         "GibbsSample",
         "HogwildState",
         "Snapshot",
         "Status",
+        "decoder_step",
+        "encoder",
         "expected_dot",
         "expected_dot_from_logits",
         "expected_embedding",

@@ -128,36 +128,39 @@ def decoder_step(
         raise ValueError(
             f"layers, keys and values must be equally many, got {len(layers)}, {len(keys)} and {len(values)}"
         )
-    _single("x", x, (None, None), device)
+    _checks.single("x", x, (None, None), device)
     rows, width = x.shape
     for name, cached in (("keys", keys), ("values", values)):
         for i, tensor in enumerate(cached):
-            _single(f"{name}[{i}]", tensor, (rows, None, None, None) if i == 0 else cached[0].shape, device)
+            _checks.single(f"{name}[{i}]", tensor, (rows, None, None, None) if i == 0 else cached[0].shape, device)
     if keys[0].shape != values[0].shape:
         raise ValueError(f"values must have the shape of keys, {tuple(keys[0].shape)}, got {tuple(values[0].shape)}")
     _, groups, length, depth = keys[0].shape
     if depth % 2 or not groups or heads % groups:
-        raise ValueError(f"heads must be a multiple of {groups}, the groups of keys, of even depth, got {heads}, {depth}")
+        raise ValueError(
+            f"heads must be a multiple of {groups}, the groups of keys, of even depth, got {heads}, {depth}"
+        )
     for name, tensor in (("cos", cos), ("sin", sin)):
-        _single(name, tensor, (rows, depth), device)
+        _checks.single(name, tensor, (rows, depth), device)
     if seen is not None and (seen.dtype != torch.bool or seen.shape != (rows, length)):
         raise ValueError(f"seen must be bool of shape {(rows, length)}, got {seen.dtype} of {tuple(seen.shape)}")
     for i, layer in enumerate(layers):
-        inner, kept = layer.gate.shape[0], groups * depth
-        outs = {"query": heads * depth, "key": kept, "value": kept, "mix": width, "gate": inner, "up": inner, "down": width}
-        for name, weight in zip(layer._fields, layer):
-            if weight is None and name.endswith("_bias"):
-                continue
-            size = (outs[name.removesuffix("_bias")],) if name.endswith("_bias") else (width,)
-            if name in outs:
-                size = (outs[name], {"mix": heads * depth, "down": inner}.get(name, width))
-            _single(f"layers[{i}].{name}", weight, size, device)
+        _check_layer(f"layers[{i}]", layer, width, heads * depth, groups * depth, device)
     weights = [weight if weight is None else weight.contiguous() for layer in layers for weight in layer]
     seen = None if seen is None else seen.contiguous()
     return _op(backend, x, weights, list(keys), list(values), cos.contiguous(), sin.contiguous(), seen, heads, eps)
 
 
-def _single(name: str, tensor: Tensor, shape: Sequence[int | None], device: torch.device) -> None:
-    _checks.floats(name, tensor, tuple(shape), device)
-    if tensor.dtype != torch.float32:
-        raise TypeError(f"{name} must be float32, got {tensor.dtype}")
+def _check_layer(name: str, layer: DecoderLayer, width: int, asked: int, kept: int, device: torch.device) -> None:
+    """Every weight has the shape that a width of x and so many columns of queries and of keys ask for."""
+    inner = layer.gate.shape[0]
+    out = {"query": asked, "key": kept, "value": kept, "mix": width, "gate": inner, "up": inner, "down": width}
+    for part, weight in zip(layer._fields, layer):
+        if part.endswith("_bias"):
+            shape: tuple[int, ...] = (out[part.removesuffix("_bias")],)
+        elif part.endswith("_norm"):
+            shape = (width,)
+        else:
+            shape = (out[part], {"mix": asked, "down": inner}.get(part, width))
+        if weight is not None or not part.endswith("_bias"):
+            _checks.single(f"{name}.{part}", weight, shape, device)  # type: ignore[arg-type]
