@@ -27,6 +27,7 @@ PROMPT = "I went to the restaurant and"
 LM_TEXTS = (1, 7, 20, 56)
 VERIFIER_TEXTS = ((7, 12), (7, 25), (14, 25), (7, 100), (20, 35), (56, 14))
 TURNS = 15
+TRIMMED = 3  # turns that the spread leaves out at either end
 
 Ways = dict[str, Callable[[], Any]]
 
@@ -100,11 +101,11 @@ def _table(sizes: dict[str, Ways]) -> str:
             row.append(f"{1000 * statistics.median(own):.0f}")
             if name != "one call":
                 ratios = sorted(b / a for a, b in zip(seconds["one call"], own))
-                row.append(f"{statistics.median(ratios):.2f}× ({ratios[3]:.2f} to {ratios[-4]:.2f})")
+                row.append(f"{statistics.median(ratios):.2f}× ({ratios[TRIMMED]:.2f} to {ratios[-1 - TRIMMED]:.2f})")
         rows.append(row)
     header = ["texts"] + [
         label
         for name in names
         for label in ((f"{name}, ms",) if name == "one call" else (f"{name}, ms", "one call is faster"))
     ]
-    return markdown(header, rows) + "\nIn brackets the middle half of the turns and a little more.\n"
+    return markdown(header, rows) + f"\nMedians; in brackets the middle {TURNS - 2 * TRIMMED} of {TURNS} turns.\n"
