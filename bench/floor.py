@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-import scone_kernels  # noqa: F401 (registers the ops)
+from scone_kernels import DecoderLayer, EncoderLayer
 
 __all__ = ["Products", "gflop", "memory_gigabytes"]
 
@@ -100,7 +101,7 @@ class _Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         place = _WEIGHT.get(func.overloadpacket)
         if func.overloadpacket in _PASSES:
-            for rows, weight in _PASSES[func.overloadpacket](args, [len(args[0]), len(args[2])]):
+            for rows, weight in _PASSES[func.overloadpacket](args, len):
                 x = weight.new_ones(rows, weight.shape[1])
                 self._note(torch.ops.scone_kernels.linear.default, 1, x, weight, None)
         elif place is not None:
@@ -118,25 +119,28 @@ def _linear(x: Shape, weight: Shape, *_: Any, out_shape: Any = None, **__: Any) 
     return 2 * x[0] * weight[0] * weight[1]
 
 
-def _of_decoder(args: Sequence[Any], counts: Sequence[int]) -> list[tuple[int, Any]]:
-    """(rows, weight) of the products in a call of `decoder_step`; a weight may be given by its shape."""
-    matrices = [weight for i, weight in enumerate(args[1]) if i % 12 in (1, 3, 5, 7, 9, 10, 11)]
-    return [(counts[0], weight) for weight in matrices]
+def _of_decoder(args: Sequence[Any], count: Callable[[Any], int]) -> Iterator[tuple[int, Any]]:
+    """(rows, weight) of the products in a call of `decoder_step`; `count` tells the rows of a tensor, or of its shape."""
+    for name, weight in zip(cycle(DecoderLayer._fields), args[1]):
+        if not name.endswith(("norm", "bias")):
+            yield count(args[0]), weight
 
 
-def _of_encoder(args: Sequence[Any], counts: Sequence[int]) -> list[tuple[int, Any]]:
+def _of_encoder(args: Sequence[Any], count: Callable[[Any], int]) -> Iterator[tuple[int, Any]]:
     """The same of `encoder`: behind its keys and values the last layer has the rows that are asked for."""
-    weights, found = args[3], []
-    for i in range(0, len(weights), 16):
-        fewer = counts[1] if i + 16 == len(weights) else counts[0]
-        found += [(counts[0] if part in (2, 4) else fewer, weights[i + part]) for part in (0, 2, 4, 6, 10, 12)]
-    return found
+    x, _, asked, weights = args[:4]
+    last = len(weights) - len(EncoderLayer._fields)
+    for i, (name, weight) in enumerate(zip(cycle(EncoderLayer._fields), weights)):
+        if not name.endswith(("gain", "bias")):
+            yield count(asked if i >= last and name not in ("key", "value") else x), weight
 
 
-def _pass(products: Callable[..., list[tuple[int, Any]]]) -> Callable[..., int]:
+_PASSES = {torch.ops.scone_kernels.decoder_step: _of_decoder, torch.ops.scone_kernels.encoder: _of_encoder}
+
+
+def _pass(products: Callable[..., Iterator[tuple[int, Any]]]) -> Callable[..., int]:
     def flops(*args: Any, out_shape: Any = None, **_: Any) -> int:
-        rows = args[2][0] if products is _of_encoder else 0
-        return sum(_linear((count, 0), weight) for count, weight in products(args, [args[0][0], rows]))
+        return sum(_linear((rows, 0), weight) for rows, weight in products(args, lambda shape: shape[0]))
 
     return flops
 
@@ -156,11 +160,9 @@ def _attention(query: Shape, key: Shape, value: Shape, *_: Any, out_shape: Any =
     return 2 * batch * heads * length * key[2] * (width + value[3])
 
 
-_PASSES = {torch.ops.scone_kernels.decoder_step: _of_decoder, torch.ops.scone_kernels.encoder: _of_encoder}
 _OURS = {
     torch.ops.scone_kernels.linear: _linear,
-    torch.ops.scone_kernels.decoder_step: _pass(_of_decoder),
-    torch.ops.scone_kernels.encoder: _pass(_of_encoder),
+    **{op: _pass(products) for op, products in _PASSES.items()},
     torch.ops.scone_kernels.gibbs_sample: _linear,
     torch.ops.scone_kernels.expected_embedding: _expected_embedding,
     torch.ops.scone_kernels.expected_dot: _expected_dot,

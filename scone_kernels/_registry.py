@@ -48,7 +48,7 @@ class Op:
     def __call__(self, backend: str | None, *args: Any) -> Any:
         """Run on `backend`. The ops are not differentiable: results never require grad."""
         if torch.is_grad_enabled():
-            args = tuple(arg.detach() if isinstance(arg, torch.Tensor) else arg for arg in args)
+            args = _detached(args)
         if backend is None:
             return self._op(*args)
         device = args[0].device  # every op has a tensor first
@@ -60,3 +60,10 @@ class Op:
         if backend == "triton" and device.type == "cpu":
             return self._launch()(*args)  # type: ignore[misc]
         return self._op(*args)
+
+
+def _detached(value: Any) -> Any:
+    """The same with every tensor in it, also those in lists, cut off from its graph."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_detached, value))
+    return value.detach() if isinstance(value, torch.Tensor) else value

@@ -134,3 +134,10 @@ def test_is_a_good_citizen_of_torch():
     weights = [weight for layer in given["layers"] for weight in layer]
     order = (given["x"], weights, *(given[name] for name in ("keys", "values", "cos", "sin")), None, 6, 1e-5)
     torch.library.opcheck(torch.ops.scone_kernels.decoder_step.default, order)
+
+
+def test_has_no_gradient(backend):
+    given = _inputs(*SIZES[1])
+    for weight in (given["x"], *(weight for layer in given["layers"] for weight in layer)):
+        weight.requires_grad_()
+    assert not decoder_step(**given, backend=backend)[0].requires_grad

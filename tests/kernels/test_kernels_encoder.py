@@ -113,3 +113,10 @@ def test_is_a_good_citizen_of_torch():
     weights = [weight for layer in given["layers"] for weight in layer]
     order = (given["x"], given["starts"], torch.tensor([0, 9]), weights, 3, 1e-12)
     torch.library.opcheck(torch.ops.scone_kernels.encoder.default, order)
+
+
+def test_has_no_gradient(backend):
+    given = _inputs(*SIZES[1])
+    for weight in (given["x"], *(weight for layer in given["layers"] for weight in layer)):
+        weight.requires_grad_()
+    assert not encoder(**given, backend=backend).requires_grad
