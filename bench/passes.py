@@ -1,7 +1,7 @@
 """One pass of the LM over one new token a text, and of the verifier over whole texts: in one call, and by transformers.
 
-    python -m bench passes                 two minutes on two cores
-    python -m bench passes --compile       with torch.compile of transformers' models too (some minutes more)
+    python -m bench passes
+    python -m bench passes --compile       with torch.compile of transformers' models too: five minutes on two cores
 
 The models are the embedded ones, in float32. The ways take turns.
 """
@@ -19,7 +19,7 @@ import torch
 from bench.machine import describe
 from bench.tables import markdown
 from scone.embedded import load_classifier, load_lm
-from scone.last_layer import reading, sparing
+from scone.encoder import reading, sparing
 from scone.lm import CausalLM
 from scone_kernels import for_few_rows
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import scone_kernels as kernels
+from scone.encoder import reading, sparing
 from scone.errors import ModelError
-from scone.last_layer import reading, sparing
 from scone.lm import check_finite
 
 __all__ = ["Conditionals", "Head", "split_head"]

@@ -14,7 +14,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 import scone_kernels as kernels
-from scone.last_layer import as_published
+from scone.encoder import as_published
 
 __all__ = ["DecoderStep"]
 

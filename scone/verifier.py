@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from scone.conditionals import position_limit, special_frame
+from scone.encoder import reading, sparing
 from scone.errors import ConfigError, InputError, LabelError, ModelError
-from scone.last_layer import reading, sparing
 from scone.lm import check_finite
 
 __all__ = ["Expression", "Leaf", "Linearised", "Verifier"]

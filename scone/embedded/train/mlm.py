@@ -20,7 +20,7 @@ from scone.embedded.packages import MINILM
 from scone.embedded.train import text
 from scone.embedded.train.loop import Run
 from scone.embedded.train.tokens import MASK, UNK, TokenStore, Windows, corrupt, tokenise
-from scone.last_layer import reading, sparing
+from scone.encoder import reading, sparing
 
 DOMAINS = ("wikipedia", "reviews")
 TOKENS_PER_STEP = 8192  # a step of Muon costs as much as some 800 tokens, however many it is for

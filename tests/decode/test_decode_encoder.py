@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from scone.decode import Verifier
-from scone.last_layer import reading, sparing
+from scone.encoder import reading, sparing
 
 CLASSIFIERS = {
     "bert": BertForSequenceClassification,
