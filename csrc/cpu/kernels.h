@@ -19,7 +19,7 @@ constexpr int64_t kMaxPanel = 16 * kMaxVecs;  // rows of a full panel in the wid
 struct Matrix {
   const float* data;
   int64_t quad, row, step;
-  const float* next = nullptr;  // rows like these that will be asked for next: fetched meanwhile into the second-level cache
+  const float* next = nullptr;  // as many values that will be asked for next: fetched meanwhile into the second-level cache
 
   static Matrix row_major(const float* data, int64_t stride) { return {data, 4 * stride, stride, 1}; }
   // Four rows interleaved, [rows / 4][depth][4]; rows are a multiple of 4.
@@ -77,6 +77,15 @@ struct Kernels {
   void (*attend_text)(int64_t queries, int64_t keys, int64_t depth, float scale, const float* query, int64_t query_step,
                       const float* key, const float* value, int64_t key_step, float* room, float* out,
                       int64_t out_step);
+
+  // out[i][lane] = x[i][lane] / the root mean square of x[.][lane] * gain[i], i < depth.
+  void (*rms_norm)(int vecs, int64_t depth, const float* gain, float eps, const float* x, float* out);
+
+  // x[.][lane] less its mean, by its standard deviation, times gain[i], plus bias[i].
+  void (*layer_norm)(int vecs, int64_t depth, const float* gain, const float* bias, float eps, float* x);
+
+  // tile = gelu(tile + bias[token]).
+  void (*gelu)(int vecs, int64_t tokens, const float* bias, float* tile);
 
   // x = x / (1 + exp(-x)) * other.
   void (*gate)(int64_t size, float* x, const float* other);

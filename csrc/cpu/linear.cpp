@@ -4,45 +4,65 @@
 #include <ATen/ops/linear.h>
 #include <torch/library.h>
 
+#include <atomic>
+
 #include "linear.h"
 #include "tiles.h"
 
 namespace scone {
 namespace {
 
-constexpr int64_t kUnit = 24;  // rows of the weight that stay together: a multiple of what each kernel takes at once
-
 void linear_few(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
-  const Kernels& build = made_by_amd() && kernels().narrower ? *kernels().narrower : kernels();
-  const int64_t width = weight.size(0), stride = weight.stride(0);
-  at::parallel_for(0, (width + kUnit - 1) / kUnit, 1, [&](int64_t begin, int64_t end) {
-    const int64_t first = begin * kUnit;
-    build.few_rows(x.size(0), std::min(width, end * kUnit) - first, x.size(1), weight.data_ptr<float>() + first * stride,
-                   stride, x.data_ptr<float>(), x.stride(0), bias ? bias + first : nullptr, y.data_ptr<float>() + first,
-                   width);
+  const int64_t width = weight.size(0), stride = weight.stride(0), tile = tile_rows(x.size(1));
+  std::atomic<int64_t> taken{0};
+  at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), (width + tile - 1) / tile), 1, [&](int64_t, int64_t) {
+    for (int64_t first; (first = tile * taken.fetch_add(1)) < width;)
+      for_few_rows().few_rows(x.size(0), std::min(tile, width - first), x.size(1),
+                              weight.data_ptr<float>() + first * stride, stride, x.data_ptr<float>(), x.stride(0),
+                              bias ? bias + first : nullptr, y.data_ptr<float>() + first, width);
   });
 }
 
 // ---- more rows ----------------------------------------------------------------------------------------------------
 // They go along the lanes, in the panels of kernels.h: x is transposed once, and a value of the weight meets all lanes.
 
-constexpr int64_t kDepth = 192;            // of a slice of a panel: at most 36 KB, which stay in the first-level cache
-constexpr int64_t kTileBytes = 128 << 10;  // of the weight, in the second
+void linear_panels(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
+  const int64_t depth = x.size(1), width = weight.size(0), stride = weight.stride(0);
+  const std::vector<Panel> panels = make_panels(x.size(0));
+  const PackedRows packed(x, panels);
+  const int64_t tile = tile_rows(depth);
+  const int64_t tiles = (width + tile - 1) / tile, threads = std::min<int64_t>(at::get_num_threads(), tiles);
+  std::atomic<int64_t> taken{0};
+  at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
+    std::vector<float> product(tile * kMaxPanel), turned((tile + kMaxPanel) * kMaxPanel);
+    for (int64_t first; (first = tile * taken.fetch_add(1)) < width;) {
+      const int64_t tokens = std::min(tile, width - first), later = first + threads * tile;
+      const float* w = weight.data_ptr<float>() + first * stride;
+      for (size_t p = 0; p < panels.size(); ++p) {
+        const bool fetch = p == 0 && later < width && stride == depth;
+        multiply(panels[p], tokens, depth, w, stride, fetch ? weight.data_ptr<float>() + later * stride : nullptr,
+                 packed.panel(p), product.data());
+        write_panel(panels[p], tokens, product.data(), bias ? bias + first : nullptr, turned.data(),
+                    y.data_ptr<float>() + panels[p].first * width + first, width);
+      }
+    }
+  });
+}
 
-// product[token][lane] = the panel times `tokens` rows of the weight, slice by slice. `next`, unless it is null, is what
-// of the weight will be asked for after them.
+}  // namespace
+
 void multiply(const Panel& panel, int64_t tokens, int64_t depth, const float* w, int64_t stride, const float* next,
-              const float* x, const float* ones, float* product) {
-  for (int64_t k = 0; k < std::max<int64_t>(1, depth); k += kDepth) {
+              const float* x, float* product, bool add) {
+  static const std::vector<float> ones(kMaxTile, 1.0f);
+  const int64_t deep = kSliceBytes / 4 / panel.width();
+  for (int64_t k = 0; k < std::max<int64_t>(1, depth); k += deep) {
     Matrix slice = Matrix::row_major(w + k, stride);
-    slice.next = next ? next + k : nullptr;
-    panel.build->matmul(panel.vecs, tokens, std::min(kDepth, depth - k), slice, x + k * panel.width(), product,
-                        k ? ones : nullptr);
+    slice.next = next ? next + tokens * k : nullptr;
+    panel.build->matmul(panel.vecs, tokens, std::min(deep, depth - k), slice, x + k * panel.width(), product,
+                        add || k ? ones.data() : nullptr);
   }
 }
 
-// y[row][token] = product[token][row] + bias[token]. A row is written in one go: rows of y that lie a multiple of a page
-// apart, as those of a vocabulary do, fall on the same lines of the first-level cache.
 void write_panel(const Panel& panel, int64_t tokens, const float* product, const float* bias, float* turned, float* y,
                  int64_t width) {
   const int64_t lanes = panel.build->lanes;
@@ -60,37 +80,8 @@ void write_panel(const Panel& panel, int64_t tokens, const float* product, const
     }
 }
 
-void linear_panels(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
-  const int64_t depth = x.size(1), width = weight.size(0), stride = weight.stride(0);
-  const std::vector<Panel> panels = make_panels(x.size(0));
-  const PackedRows packed(x, panels);
-  const int64_t tile = std::max<int64_t>(1, kTileBytes / 4 / std::max<int64_t>(1, depth) / kUnit) * kUnit;
-  at::parallel_for(0, (width + kUnit - 1) / kUnit, 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> product(tile * kMaxPanel), turned((tile + kMaxPanel) * kMaxPanel);
-    const std::vector<float> ones(tile, 1.0f);
-    const int64_t last = std::min(width, end * kUnit);
-    for (int64_t first = begin * kUnit; first < last; first += tile) {
-      const int64_t tokens = std::min(tile, last - first);
-      const float* w = weight.data_ptr<float>() + first * stride;
-      for (size_t p = 0; p < panels.size(); ++p) {
-        const bool fetch = p == 0 && first + 2 * tile <= last;
-        multiply(panels[p], tokens, depth, w, stride, fetch ? w + tile * stride : nullptr, packed.panel(p), ones.data(),
-                 product.data());
-        write_panel(panels[p], tokens, product.data(), bias ? bias + first : nullptr, turned.data(),
-                    y.data_ptr<float>() + panels[p].first * width + first, width);
-      }
-    }
-  });
-}
-
-// Rows up to which each way is the fastest (EPYC Milan and Zen 4, Xeon; weights of 384 to 1,536 columns).
-constexpr int64_t kFew = 12;
-int64_t most_panel_rows() { return made_by_amd() ? 200 : 64; }
-
-}  // namespace
-
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-  if (&kernels() != &baseline::table && x.size(0) <= most_panel_rows()) {
+  if (!leave_to_library(x.size(0), 200)) {
     const at::Tensor left = as_float_rows(x), right = as_float_rows(weight);
     const at::Tensor shift = bias ? bias->to(at::kFloat).contiguous() : at::Tensor();
     at::Tensor y = at::empty({x.size(0), weight.size(0)}, at::kFloat);

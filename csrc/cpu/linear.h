@@ -1,12 +1,45 @@
-// x W^T + b in float32: the op of linear.cpp, for other ops.
+// x W^T + b in float32, for other ops: the op of linear.cpp, and its product in the layout of kernels.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <optional>
 
+#include "tiles.h"
+
 namespace scone {
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias);
+
+// From so many rows on the library is faster than panels: Intel's is better on a Xeon than on an EPYC.
+inline bool leave_to_library(int64_t rows, int64_t most_on_amd) {
+  return &kernels() == &baseline::table || rows > (made_by_amd() ? most_on_amd : 64);
+}
+
+// Up to so many rows `few_rows` of this build is faster than panels (EPYC Milan and Zen 4, Xeon; 384 to 1,536 columns).
+constexpr int64_t kFew = 12;
+inline const Kernels& for_few_rows() { return made_by_amd() && kernels().narrower ? *kernels().narrower : kernels(); }
+
+constexpr int64_t kUnit = 24;              // rows of a weight that stay together: a multiple of what each kernel takes at once
+constexpr int64_t kSliceBytes = 18 << 10;  // of a panel, which stay in the first-level cache
+constexpr int64_t kTileBytes = 128 << 10;  // of a weight, in the second
+constexpr int64_t kMaxTile = 20 * kUnit;
+
+// Rows of a weight that a thread takes at a time.
+inline int64_t tile_rows(int64_t depth) {
+  return std::clamp(kTileBytes / 4 / std::max<int64_t>(1, depth) / kUnit * kUnit, kUnit, kMaxTile);
+}
+
+// product[token][lane] = the panel x[k][lane] times `tokens` rows of a weight, slice by slice; with `add` it comes on top of
+// what is there. At most kMaxTile tokens. `next`, unless it is null, is where as many values begin that will be asked for
+// after them.
+void multiply(const Panel& panel, int64_t tokens, int64_t depth, const float* w, int64_t stride, const float* next,
+              const float* x, float* product, bool add = false);
+
+// y[row][token] = product[token][row] + bias[token]. A row is written in one go: rows of y that lie a multiple of a page
+// apart, as those of a vocabulary do, fall on the same lines of the first-level cache. turned: room for kMaxPanel times
+// (tokens + kMaxPanel).
+void write_panel(const Panel& panel, int64_t tokens, const float* product, const float* bias, float* turned, float* y,
+                 int64_t width);
 
 }  // namespace scone
