@@ -130,7 +130,7 @@ def _floor(sweep: Sweep, median: dict[int, float]) -> str:
         *("GFLOP/token", "of one GEMM's speed"),
     ]
     return (
-        "The floor. Products alone: every product of the run timed by itself, as the library and our kernels do it, with the\n"
+        "The floor. Products alone: every product of the run timed by itself, by the faster of the library and our kernels, with the\n"
         f"weights as far from the caches. The machine's best: each product at the speed of one large square GEMM ({speed:.0f}\n"
         f"GFLOP/s) or as fast as its weight can be read ({bandwidth:.1f} GB/s), whichever takes longer, and nothing else. In\n"
         f"brackets how much faster than {sweep.name} {sweep.floor[0]} in the same column.\n\n{markdown(header, rows)}"

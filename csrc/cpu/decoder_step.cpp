@@ -18,8 +18,8 @@ using Weights = c10::List<std::optional<at::Tensor>>;
 struct Layer {
   static constexpr size_t kParts = 12;
   Layer(const Weights& parts, size_t at)
-      : first_norm(parts.get(at)->data_ptr<float>()),
-        second_norm(parts.get(at + 8)->data_ptr<float>()),
+      : first_norm(floats(*parts.get(at))),
+        second_norm(floats(*parts.get(at + 8))),
         query(parts.get(at + 1), parts.get(at + 2)),
         key(parts.get(at + 3), parts.get(at + 4)),
         value(parts.get(at + 5), parts.get(at + 6)),
@@ -49,7 +49,8 @@ std::vector<Tile> tiles_of(std::vector<Layer>& layers) {
   for (Layer& layer : layers) {
     for (Weight* weight : {&layer.query, &layer.key, &layer.value, &layer.mix})
       for (int64_t tile = 0; tile < weight->tiles; ++tile) order.push_back({weight, tile});
-    for (int64_t tile = 0; tile < layer.gate.tiles; ++tile) order.insert(order.end(), {{&layer.gate, tile}, {&layer.up, tile}});
+    for (int64_t tile = 0; tile < layer.gate.tiles; ++tile)
+      for (Weight* weight : {&layer.gate, &layer.up}) order.push_back({weight, tile});
     for (int64_t tile = 0; tile < layer.down.tiles; ++tile) order.push_back({&layer.down, tile});
   }
   return order;

@@ -45,8 +45,8 @@ struct Layer {
         mix(parts[at + 6], parts[at + 7]),
         up(parts[at + 10], parts[at + 11]),
         down(parts[at + 12], parts[at + 13]),
-        first_norm{parts[at + 8].data_ptr<float>(), parts[at + 9].data_ptr<float>()},
-        second_norm{parts[at + 14].data_ptr<float>(), parts[at + 15].data_ptr<float>()} {}
+        first_norm{floats(parts[at + 8]), floats(parts[at + 9])},
+        second_norm{floats(parts[at + 14]), floats(parts[at + 15])} {}
 
   Weight query, key, value, mix, up, down;
   std::pair<const float*, const float*> first_norm, second_norm;  // gain, bias

@@ -44,7 +44,9 @@ class Team {
 // `count` values of every text: panel after panel, each [count][lanes * vecs], or without panels text after text.
 struct Features {
   Features(const std::vector<Panel>& panels, int64_t rows, int64_t count)
-      : count(count), panels(panels), storage(at::zeros({(panels.empty() ? rows : panels.back().end()) * count}, at::kFloat)) {}
+      : count(count),
+        panels(panels),
+        storage(at::zeros({(panels.empty() ? rows : panels.back().end()) * count}, at::kFloat)) {}
 
   float* at(const Panel& panel, int64_t feature = 0) const {
     return storage.data_ptr<float>() + panel.first * count + feature * panel.width();
@@ -61,11 +63,16 @@ struct Features {
   at::Tensor storage;
 };
 
+inline const float* floats(const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.is_contiguous(), "norms and biases must be contiguous");
+  return tensor.data_ptr<float>();
+}
+
 // A weight (features out, features in) and the tiles that it is cut into.
 struct Weight {
   Weight(const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias = std::nullopt)
       : kept(weight->contiguous()),
-        bias(bias ? bias->data_ptr<float>() : nullptr),
+        bias(bias ? floats(*bias) : nullptr),
         rows(kept.size(0)),
         columns(kept.size(1)),
         tile(tile_rows(columns)),

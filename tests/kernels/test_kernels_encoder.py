@@ -15,6 +15,7 @@ SIZES = (
     ((9, 0, 41), 2, 2, 64, 50),
     ((2, 2), 3, 4, 40, 16),
     ((8, 24, 7), 1, 1, 35, 8),
+    ((120, 1, 99), 2, 3, 270, 520),  # more panels than go together, weights of several tiles and slices
     ((), 1, 2, 8, 8),
 )
 
