@@ -19,6 +19,7 @@ from scone.encoder import as_published
 __all__ = ["DecoderStep"]
 
 _FAMILIES = {"llama", "mistral", "qwen2"}  # their layers have the same parts
+_FEW = 12  # texts up to which no build of the kernels is slower than torch's products
 _LINEARS = (
     *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
     *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
@@ -78,7 +79,7 @@ class DecoderStep:
         return (
             ids.shape[1] == 1
             and ids.device.type == "cpu"
-            and (len(ids) <= 12 or torch.ops.scone_kernels.cpu_build() != "baseline")
+            and (len(ids) <= _FEW or torch.ops.scone_kernels.cpu_build() != "baseline")
             and not torch.is_grad_enabled()
             and not torch.is_autocast_enabled("cpu")
             and type(cache) is DynamicCache

@@ -70,11 +70,11 @@ struct Step {
     explicit Own(const Step& step)
         : normed(step.panels, step.rows, step.state.count),
           product(kMaxTile * kMaxPanel),
-          heads((step.heads / step.groups + 2) * step.depth),
+          queries(step.heads / step.groups * step.depth),
           out(step.heads / step.groups * step.depth),
           score(step.heads / step.groups * (step.length + kMaxPanel)) {}
     Features normed;
-    std::vector<float> product, heads, out, score;
+    std::vector<float> product, queries, out, score;
   };
 
   void norm(const float* gain, const Own& own) const {
@@ -98,7 +98,7 @@ struct Step {
     multiply_tile(
         weight, tile, panels.data(), panels.data() + panels.size(), x, then == Then::kAdd,
         [&](const Panel& panel) { return then == Then::kGate ? own.product.data() : to.at(panel, first + begin); },
-        [&](const Panel& panel, int64_t, float* out) {
+        [&](const Panel& panel, int64_t count, float* out) {
           if (bias) panel.build->temper(panel.vecs, count, bias, nullptr, 1.0f, out);
           if (then == Then::kGate) panel.build->gate(count * panel.width(), to.at(panel, first + begin), out);
         });
@@ -122,7 +122,7 @@ struct Step {
       for (int64_t i = 0; i < depth; ++i) to[i] = from[(head * depth + i) * step];
     };
     for (int64_t q = 0; q < queries; ++q) {
-      float* query = own.heads.data() + q * depth;
+      float* query = own.queries.data() + q * depth;
       take(group * queries + q, query);
       rotate(depth, cos + row * depth, sin + row * depth, query);
       for (int64_t i = 0; i < depth; ++i) query[i] *= 1.0f / std::sqrt(float(depth));
@@ -130,7 +130,7 @@ struct Step {
     take(heads + group, new_key);
     rotate(depth, cos + row * depth, sin + row * depth, new_key);
     take(heads + groups + group, new_value);
-    kernels().attend_new(queries, depth, length, own.heads.data(),
+    kernels().attend_new(queries, depth, length, own.queries.data(),
                          keys.data_ptr<float>() + row * keys.stride(0) + group * keys.stride(1), keys.stride(2),
                          values.data_ptr<float>() + row * values.stride(0) + group * values.stride(1), values.stride(2),
                          seen ? seen + row * length : nullptr, new_key, new_value, own.score.data(), own.out.data());

@@ -83,7 +83,7 @@ struct Weight {
   at::Tensor kept;
   const float* bias;
   int64_t rows, columns, tile, tiles;
-  int64_t together = 1;
+  int64_t together = 1;            // weights whose tiles of the same number are taken at once
   std::vector<const float*> next;  // for each tile, what its thread will probably ask for after it
 };
 
@@ -107,7 +107,7 @@ template <class To, class Finish>
 void multiply_tile(const Weight& weight, int64_t tile, const Panel* begin, const Panel* end, const Features& x, bool add,
                    const To& to, const Finish& finish) {
   const int64_t count = std::min(weight.tile, weight.rows - tile * weight.tile);
-  const float* next = weight.next.empty() ? nullptr : weight.next[tile];
+  const float* next = weight.next[tile];
   for (const Panel* panel = begin; panel < end; ++panel) {
     float* out = to(*panel);
     multiply(*panel, count, weight.columns, weight.at(tile), weight.columns, next, x.at(*panel), out, add);

@@ -142,8 +142,9 @@ def test_masked_logits_are_the_models_own():
     seen = torch.randint(1000, 20000, (3, 17), generator=torch.Generator().manual_seed(2))
     chosen = torch.rand(3, 17, generator=torch.Generator().manual_seed(3)) < 0.3
     with torch.no_grad():
-        expected = model(input_ids=seen).logits[chosen]  # up to 13, and themselves 1.2e-5 off those of float64
-        torch.testing.assert_close(masked_logits(model, seen, chosen), expected, atol=5e-5, rtol=1e-5)
+        found, own = masked_logits(model, seen, chosen), model(input_ids=seen).logits[chosen]
+        exact = model.double()(input_ids=seen).logits[chosen]
+    assert (found - exact).abs().max() < 3 * (own - exact).abs().max()  # no further off than float32 is anyway
 
 
 def test_average_follows_the_parameters():
