@@ -57,7 +57,7 @@ std::vector<Tile> tiles_of(std::vector<Layer>& layers) {
 }
 
 struct Step {
-  const std::vector<Panel>& panels;  // none for few rows
+  const std::vector<Panel>& panels;
   const int64_t rows, heads, groups, length, depth;
   const float eps;
   const float *cos, *sin;
@@ -80,7 +80,7 @@ struct Step {
   void norm(const float* gain, const Own& own) const {
     for (const Panel& panel : panels)
       panel.build->rms_norm(panel.vecs, state.count, gain, eps, state.at(panel), own.normed.at(panel));
-    for (int64_t row = 0; panels.empty() && row < rows; ++row) {
+    for (int64_t row = state.held; row < rows; ++row) {
       const float* from = state.of(row).first;
       float* to = own.normed.of(row).first;
       const float square = for_few_rows().dot_difference(state.count, from, from, nullptr) / float(state.count);
@@ -102,11 +102,11 @@ struct Step {
           if (bias) panel.build->temper(panel.vecs, count, bias, nullptr, 1.0f, out);
           if (then == Then::kGate) panel.build->gate(count * panel.width(), to.at(panel, first + begin), out);
         });
-    if (!panels.empty()) return;
-    for_few_rows().few_rows(rows, count, weight.columns, weight.at(tile), weight.columns, x.of(0).first, x.count, bias,
-                            own.product.data(), count);
-    for (int64_t row = 0; row < rows; ++row) {
-      float *out = to.of(row).first + first + begin, *from = own.product.data() + row * count;
+    if (rows <= x.held) return;
+    for_few_rows().few_rows(rows - x.held, count, weight.columns, weight.at(tile), weight.columns, x.of(x.held).first, x.count,
+                            bias, own.product.data(), count);
+    for (int64_t row = x.held; row < rows; ++row) {
+      float *out = to.of(row).first + first + begin, *from = own.product.data() + (row - x.held) * count;
       if (then == Then::kStore) std::copy_n(from, count, out);
       if (then == Then::kGate) for_few_rows().gate(count, out, from);
       for (int64_t i = 0; then == Then::kAdd && i < count; ++i) out[i] += from[i];
@@ -184,7 +184,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_step(
     layers.emplace_back(weights, i * Layer::kParts);
     inner = std::max(inner, layers[i].gate.rows);
   }
-  const std::vector<Panel> panels = rows <= kFew ? std::vector<Panel>() : make_panels(rows);
+  const std::vector<Panel> panels = make_panels(rows - rows_left_over(rows));
   const auto features = [&](int64_t count) { return Features(panels, rows, count); };
   Step step{panels, rows, heads, groups, length, depth, float(eps), cos.data_ptr<float>(), sin.data_ptr<float>(),
             seen ? seen->data_ptr<bool>() : nullptr, Team(Step::kPhases * int64_t(layers.size())), features(width),

@@ -29,7 +29,7 @@ struct Texts {
               std::vector<float>& room) const {
     const int64_t text = piece / heads, depth = width / heads, column = piece % heads * depth;
     const int64_t count = keys[text + 1] - keys[text], from = keys[text] * width + column, to = queries[text] * width + column;
-    room.resize((depth + 4) * (count + kMaxPanel));
+    room.resize((depth + 8) * (count + kMaxPanel));
     kernels().attend_text(queries[text + 1] - queries[text], count, depth, 1.0f / std::sqrt(float(depth)), query + to, width,
                           key + from, value + from, width, room.data(), out + to, width);
   }

@@ -73,7 +73,7 @@ struct Kernels {
                      const float* own_value, float* score, float* out);
 
   // out[query] = the mean of values under softmax(scale * query . key); keys and values lie key_step apart. room:
-  // (depth + 4) * keys floats, the keys rounded up to whole vectors.
+  // (depth + 8) * keys floats, the keys rounded up to whole vectors.
   void (*attend_text)(int64_t queries, int64_t keys, int64_t depth, float scale, const float* query, int64_t query_step,
                       const float* key, const float* value, int64_t key_step, float* room, float* out,
                       int64_t out_step);

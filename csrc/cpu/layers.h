@@ -41,24 +41,26 @@ class Team {
   std::vector<std::atomic<int64_t>> taken_;
 };
 
-// `count` values of every text: panel after panel, each [count][lanes * vecs], or without panels text after text.
+// `count` values of every text: panel after panel, each [count][lanes * vecs]; then the texts that no panel holds, one after
+// the other.
 struct Features {
   Features(const std::vector<Panel>& panels, int64_t rows, int64_t count)
       : count(count),
+        held(panels.empty() ? 0 : panels.back().end()),
         panels(panels),
-        storage(at::zeros({(panels.empty() ? rows : panels.back().end()) * count}, at::kFloat)) {}
+        storage(at::zeros({std::max(held, rows) * count}, at::kFloat)) {}
 
   float* at(const Panel& panel, int64_t feature = 0) const {
     return storage.data_ptr<float>() + panel.first * count + feature * panel.width();
   }
   // Where those of a text begin, and how far they lie apart.
   std::pair<float*, int64_t> of(int64_t row) const {
-    if (panels.empty()) return {storage.data_ptr<float>() + row * count, 1};
+    if (row >= held) return {storage.data_ptr<float>() + row * count, 1};
     const auto panel = std::find_if(panels.begin(), panels.end(), [&](const Panel& each) { return row < each.end(); });
     return {at(*panel) + row - panel->first, panel->width()};
   }
 
-  const int64_t count;
+  const int64_t count, held;  // held: rows of all panels
   const std::vector<Panel>& panels;
   at::Tensor storage;
 };

@@ -12,39 +12,32 @@
 namespace scone {
 namespace {
 
-void linear_few(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
-  const int64_t width = weight.size(0), stride = weight.stride(0), tile = tile_rows(x.size(1));
-  std::atomic<int64_t> taken{0};
-  at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), (width + tile - 1) / tile), 1, [&](int64_t, int64_t) {
-    for (int64_t first; (first = tile * taken.fetch_add(1)) < width;)
-      for_few_rows().few_rows(x.size(0), std::min(tile, width - first), x.size(1),
-                              weight.data_ptr<float>() + first * stride, stride, x.data_ptr<float>(), x.stride(0),
-                              bias ? bias + first : nullptr, y.data_ptr<float>() + first, width);
-  });
-}
-
-// ---- more rows ----------------------------------------------------------------------------------------------------
-// They go along the lanes, in the panels of kernels.h: x is transposed once, and a value of the weight meets all lanes.
-
-void linear_panels(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
+// Most rows go along the lanes, in the panels of kernels.h: x is transposed once, and a value of the weight meets all lanes.
+// Few rows, and those that would leave a vector half empty, lie as they are, with their columns along the lanes.
+void by_tiles(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
   const int64_t depth = x.size(1), width = weight.size(0), stride = weight.stride(0);
-  const std::vector<Panel> panels = make_panels(x.size(0));
-  const PackedRows packed(x, panels);
+  const int64_t left = rows_left_over(x.size(0)), held = x.size(0) - left;
+  const std::vector<Panel> panels = make_panels(held);
+  const PackedRows packed(x.narrow(0, 0, held), panels);
   const int64_t tile = tile_rows(depth);
   const int64_t tiles = (width + tile - 1) / tile, threads = std::min<int64_t>(at::get_num_threads(), tiles);
   std::atomic<int64_t> taken{0};
   at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
-    std::vector<float> product(tile * kMaxPanel), turned((tile + kMaxPanel) * kMaxPanel);
+    std::vector<float> product, turned;
+    if (held) product.resize(tile * kMaxPanel), turned.resize((tile + kMaxPanel) * kMaxPanel);
     for (int64_t first; (first = tile * taken.fetch_add(1)) < width;) {
       const int64_t tokens = std::min(tile, width - first), later = first + threads * tile;
-      const float* w = weight.data_ptr<float>() + first * stride;
+      const float *w = weight.data_ptr<float>() + first * stride, *shift = bias ? bias + first : nullptr;
+      const auto out = [&](int64_t row) { return y.data_ptr<float>() + row * width + first; };
       for (size_t p = 0; p < panels.size(); ++p) {
         const bool fetch = p == 0 && later < width && stride == depth;
         multiply(panels[p], tokens, depth, w, stride, fetch ? weight.data_ptr<float>() + later * stride : nullptr,
                  packed.panel(p), product.data());
-        write_panel(panels[p], tokens, product.data(), bias ? bias + first : nullptr, turned.data(),
-                    y.data_ptr<float>() + panels[p].first * width + first, width);
+        write_panel(panels[p], tokens, product.data(), shift, turned.data(), out(panels[p].first), width);
       }
+      if (left)
+        for_few_rows().few_rows(left, tokens, depth, w, stride, x.data_ptr<float>() + held * x.stride(0), x.stride(0), shift,
+                                out(held), width);
     }
   });
 }
@@ -81,11 +74,11 @@ void write_panel(const Panel& panel, int64_t tokens, const float* product, const
 }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-  if (!leave_to_library(x.size(0), 200)) {
+  if (!leave_to_library(x.size(0), made_by_amd() ? 200 : 128)) {
     const at::Tensor left = as_float_rows(x), right = as_float_rows(weight);
     const at::Tensor shift = bias ? bias->to(at::kFloat).contiguous() : at::Tensor();
     at::Tensor y = at::empty({x.size(0), weight.size(0)}, at::kFloat);
-    (x.size(0) <= kFew ? linear_few : linear_panels)(left, right, bias ? shift.data_ptr<float>() : nullptr, y);
+    by_tiles(left, right, bias ? shift.data_ptr<float>() : nullptr, y);
     return y;
   }
   const auto whole = [](const at::Tensor& tensor) { return tensor.to(at::kFloat); };

@@ -11,14 +11,20 @@ namespace scone {
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias);
 
-// From so many rows on the library is faster than panels: Intel's is better on a Xeon than on an EPYC.
-inline bool leave_to_library(int64_t rows, int64_t most_on_amd) {
-  return &kernels() == &baseline::table || rows > (made_by_amd() ? most_on_amd : 64);
-}
+// For more rows than `most` the library is faster than panels, and always where there is no vector build.
+inline bool leave_to_library(int64_t rows, int64_t most) { return &kernels() == &baseline::table || rows > most; }
 
 // Up to so many rows `few_rows` of this build is faster than panels (EPYC Milan and Zen 4, Xeon; 384 to 1,536 columns).
 constexpr int64_t kFew = 12;
 inline const Kernels& for_few_rows() { return made_by_amd() && kernels().narrower ? *kernels().narrower : kernels(); }
+
+// How many of the last rows are left to `few_rows`: all where there are few, and on an Intel CPU, which has no use for narrower
+// vectors, those that would begin a new panel and fill half a vector of it (Xeon, 56 rows: a tenth less time).
+inline int64_t rows_left_over(int64_t rows) {
+  if (rows <= kFew) return rows;
+  const int64_t over = rows % (kMaxVecs * kernels().lanes);
+  return made_by_amd() || over > kernels().lanes / 2 ? 0 : over;
+}
 
 constexpr int64_t kUnit = 24;              // rows of a weight that stay together: a multiple of what each kernel takes at once
 constexpr int64_t kSliceBytes = 18 << 10;  // of a panel, which stay in the first-level cache

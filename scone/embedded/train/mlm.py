@@ -22,9 +22,11 @@ from scone.embedded.train.loop import Run
 from scone.embedded.train.tokens import MASK, UNK, TokenStore, Windows, corrupt, tokenise
 from scone.encoder import reading, sparing
 
-DOMAINS = ("wikipedia", "reviews")
+DOMAINS = {"wikipedia": 0.6, "reviews": 0.4}  # and their parts of a batch: the harder one has more
 TOKENS_PER_STEP = 8192  # a step of Muon costs as much as some 800 tokens, however many it is for
 PIECES = 4  # of a step, one after the other, so that the logits stay small
+LATE = {"scattered": 0.16, "spans": 0.10}
+"""Many gaps teach much at once; in the last two fifths of a run there are as few as a Gibbs update leaves."""
 LENGTHS = ((32, 0.3), (64, 0.5), (96, 0.2))
 
 
@@ -60,16 +62,15 @@ def masked_logits(model: Any, seen: torch.Tensor, chosen: torch.Tensor) -> torch
 
 
 def draw(windows: dict[str, Windows], random: np.random.Generator) -> np.ndarray:
-    """One piece of a batch: half from each domain, half of whole sentences, all of one length."""
+    """One piece of a batch: of both domains, all of one length, in half of the pieces whole sentences."""
     length = int(random.choice([size for size, _ in LENGTHS], p=[chance for _, chance in LENGTHS]))
     whole = random.random() < 0.5
     if whole:
         length = int(random.integers(max(16, length - 31), length + 1))
-    rows = TOKENS_PER_STEP // PIECES // length // len(windows)
-    parts = [
-        source.whole_sentences(rows, length, random) if whole else source.cut_off(rows, length, random)
-        for source in windows.values()
-    ]
+    parts = []
+    for domain, source in windows.items():
+        rows = round(TOKENS_PER_STEP // PIECES // length * DOMAINS[domain])
+        parts.append(source.whole_sentences(rows, length, random) if whole else source.cut_off(rows, length, random))
     return np.concatenate(parts)
 
 
@@ -125,7 +126,7 @@ def prepare(
 
     def loss(replica: torch.nn.Module, random: np.random.Generator) -> tuple[torch.Tensor, int]:
         window = draw(windows, random)
-        seen, chosen = corrupt(window, random)
+        seen, chosen = corrupt(window, random, **(LATE if run.clock.share > 0.6 else {}))
         logits = masked_logits(replica, torch.from_numpy(seen), torch.from_numpy(chosen))
         return torch.nn.functional.cross_entropy(logits, torch.from_numpy(window[chosen])), window.size
 
@@ -137,10 +138,11 @@ def prepare(
         # the bias must travel as far as the logarithms of word frequencies differ
         return 15.0 if name == "cls.predictions.bias" else 1.0
 
-    return Run(
+    run = Run(
         model, loss, report, folder, minutes, rate / 2, every=every, workers=workers, decay=0.98, scale=scale,
         matrix_rate=rate, pieces=PIECES, precision=precision,
     )  # fmt: skip
+    return run
 
 
 def _note(path: Path, state: dict, scores: dict[str, tuple[float, float]]) -> None:

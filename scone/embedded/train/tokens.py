@@ -80,23 +80,27 @@ def _sentence_runs(store: TokenStore, shortest: int, longest: int) -> dict[int, 
     return {size: np.concatenate(parts) for size, parts in runs.items()}
 
 
-def corrupt(window: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def corrupt(
+    window: np.ndarray, random: np.random.Generator, *, scattered: float = 0.20, spans: float = 0.25
+) -> tuple[np.ndarray, np.ndarray]:
     """A training example of the masked LM: (what it sees, which positions it must predict).
 
-    Most rows lose a fifth of their tokens here and there; some lose spans, some up to half of all tokens, and some
-    much of their tail, because block Gibbs and a lookahead that starts from [MASK] look like that. One predicted
-    token in ten is left as it is and one in twenty is a random word: chains are full of words that do not fit.
+    Most rows lose a share of `scattered` tokens here and there; a share of `spans` rows loses spans, and some rows up
+    to half of all tokens or much of their tail, because block Gibbs and a lookahead that starts from [MASK] look like
+    that. One predicted token in ten is left as it is and one in twenty is a random word: chains are full of words that
+    do not fit.
     """
     rows, length = window.shape
     position = np.arange(length)
     kind = random.random((rows, 1))
-    rate = np.where(kind < 0.60, 0.20, random.uniform(0.25, 0.50, (rows, 1)))
+    plain = 0.85 - spans
+    rate = np.where(kind < plain, scattered, random.uniform(0.25, 0.50, (rows, 1)))
     chosen = random.random((rows, length)) < rate
     # spans: each start, with a quarter of the chance, takes the following two to five tokens along
     begins = random.random((rows, length)) < rate / 3.5
     reach = random.integers(2, 6, (rows, length))
     covered = np.maximum.accumulate(np.where(begins, position + reach, 0), axis=1) > position
-    chosen = np.where((kind >= 0.60) & (kind < 0.85), covered, chosen)
+    chosen = np.where((kind >= plain) & (kind < 0.85), covered, chosen)
     # tails: only the last third to two thirds can be chosen
     tail = position >= length * random.uniform(0.33, 0.67, (rows, 1))
     chosen = np.where(kind >= 0.93, chosen & tail, chosen)
