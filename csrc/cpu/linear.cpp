@@ -47,7 +47,7 @@ void by_tiles(const at::Tensor& x, const at::Tensor& weight, const float* bias, 
 void multiply(const Panel& panel, int64_t tokens, int64_t depth, const float* w, int64_t stride, const float* next,
               const float* x, float* product, bool add) {
   static const std::vector<float> ones(kMaxTile, 1.0f);
-  const int64_t deep = kSliceBytes / 4 / panel.width();
+  const int64_t deep = slice_bytes() / 4 / panel.width();
   for (int64_t k = 0; k < std::max<int64_t>(1, depth); k += deep) {
     Matrix slice = Matrix::row_major(w + k, stride);
     slice.next = next ? next + tokens * k : nullptr;

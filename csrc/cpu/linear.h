@@ -27,9 +27,12 @@ inline int64_t rows_left_over(int64_t rows) {
 }
 
 constexpr int64_t kUnit = 24;              // rows of a weight that stay together: a multiple of what each kernel takes at once
-constexpr int64_t kSliceBytes = 18 << 10;  // of a panel, which stay in the first-level cache
-constexpr int64_t kTileBytes = 128 << 10;  // of a weight, in the second
+constexpr int64_t kTileBytes = 128 << 10;  // of a weight, which stay in the second-level cache
 constexpr int64_t kMaxTile = 20 * kUnit;
+
+// Of a panel, which stay in the first-level cache; on an Intel CPU in the second, from which a panel streams as fast as it is
+// needed (Xeon: 3 % less time for an encoder than with slices).
+inline int64_t slice_bytes() { return made_by_amd() ? 18 << 10 : 512 << 10; }
 
 // Rows of a weight that a thread takes at a time.
 inline int64_t tile_rows(int64_t depth) {
