@@ -37,7 +37,7 @@ def gflop(run: Callable[[], Any]) -> float:
 
 @dataclass(frozen=True)
 class Products:
-    """The products with a weight that some code asked for: how often, one such call, and the bytes of the weight.
+    """The products with a weight that some code asked for: how often, one such call, and the weight.
 
     >>> layer = torch.nn.Linear(1000, 1000, bias=False)  # 2 million operations a row, 4 million bytes
     >>> one, many = (Products.of(lambda: layer(torch.ones(rows, 1000))) for rows in (1, 1000))
@@ -47,14 +47,19 @@ class Products:
     True
     """
 
-    found: list[tuple[int, Callable[[], Any], int]]
+    found: list[tuple[int, Callable[[], Any], Tensor]]
 
     @staticmethod
     def of(run: Callable[[], Any]) -> Products:
         """Run it once and take note."""
         with _Watch() as watch:
             run()
-        return Products([(count, call, size) for count, call, size in watch.found.values()])
+        return Products(list(watch.found.values()))
+
+    def with_weights_of(self, model: torch.nn.Module) -> Products:
+        """Those whose weight is a parameter of the model."""
+        own = {parameter.data_ptr() for parameter in model.parameters()}
+        return Products([found for found in self.found if found[2].data_ptr() in own])
 
     @property
     def gflop(self) -> float:
@@ -74,7 +79,9 @@ class Products:
 
     def at_best(self, gflops: float, gigabytes: float) -> float:
         """Seconds by the machine's two limits, whichever is longer for each product: operations, or reading the weight."""
-        return sum(count * max(gflop(call) / gflops, size / 1e9 / gigabytes) for count, call, size in self.found)
+        return sum(
+            count * max(gflop(call) / gflops, weight.nbytes / 1e9 / gigabytes) for count, call, weight in self.found
+        )
 
 
 def _medians(calls: Sequence[Callable[[], Any]]) -> list[float]:
@@ -111,7 +118,7 @@ class _Watch(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[Any, tuple[int, Callable[[], Any], int]] = {}
+        self.found: dict[Any, tuple[int, Callable[[], Any], Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         place = _WEIGHT.get(func.overloadpacket)
@@ -126,8 +133,8 @@ class _Watch(TorchDispatchMode):
     def _note(self, func: Any, place: int, *args: Any, **kwargs: Any) -> None:
         shapes = (tuple(value.shape) for value in args if isinstance(value, Tensor))
         key = func, args[place].data_ptr(), *shapes
-        count, call, size = self.found.get(key, (0, partial(func, *args, **kwargs), args[place].nbytes))
-        self.found[key] = count + 1, call, size
+        count, call, weight = self.found.get(key, (0, partial(func, *args, **kwargs), args[place]))
+        self.found[key] = count + 1, call, weight
 
 
 def _linear(x: Shape, weight: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:

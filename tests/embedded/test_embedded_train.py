@@ -3,11 +3,12 @@ import pytest
 import torch
 
 from scone.embedded.cards import FIELDS, read_card, write_card
-from scone.embedded.train import publish
+from scone.embedded.train import mlm, publish
 from scone.embedded.train.__main__ import main
 from scone.embedded.train.classifier import calibration_error
 from scone.embedded.train.loop import Average, Clock, Run, sharing_copy
 from scone.embedded.train.muon import orthogonalise
+from scone.embedded.train.tokens import MASK, VOCABULARY
 
 
 class _Toy(torch.nn.Module):
@@ -197,3 +198,19 @@ def test_recipes_refuse_nonsense(capsys):
     assert "--bfloat16 must come with mlm, got sentiment" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["poetry"])
+
+
+class _Parrot(torch.nn.Module):
+    """A masked LM that says again what it sees, and "the" where it sees [MASK]."""
+
+    def forward(self, input_ids):
+        said = torch.where(input_ids == MASK, 1996, input_ids)
+        return (torch.nn.functional.one_hot(said, VOCABULARY).float(),)
+
+
+@pytest.mark.parametrize(("hidden", "right"), [(1.0, 0.0), (0.8, 0.1), (0.0, 0.5)])
+def test_accuracy_hides_as_many_of_the_chosen_tokens_as_it_is_told(monkeypatch, hidden, right):
+    monkeypatch.setattr(mlm, "masked_logits", lambda model, seen, chosen: model(input_ids=seen)[0][chosen])
+    window = np.random.default_rng(0).integers(2000, 20000, (80, 64))
+    top1, _ = mlm.accuracy(_Parrot(), window, rate=0.5, hidden=hidden)
+    assert top1 == pytest.approx(right, abs=0.03)  # of 2,500 tokens: three standard deviations
