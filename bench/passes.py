@@ -85,11 +85,14 @@ def _verifier(count: int, length: int, compiled: bool) -> Ways:
 
 def _table(sizes: dict[str, Ways]) -> str:
     names = list(next(iter(sizes.values())))
-    rows = []
+    rows, compiling = [], []
     for size, ways in sizes.items():
         expected = ways["transformers"]()
         for name, way in ways.items():
+            start = time.perf_counter()
             torch.testing.assert_close(way(), expected, atol=1e-3, rtol=1e-4, msg=f"{name} says something else")
+            if name == "torch.compile":
+                compiling.append(time.perf_counter() - start)
         seconds: dict[str, list[float]] = {name: [] for name in names}
         for _ in range(TURNS):
             for name, way in ways.items():
@@ -108,4 +111,9 @@ def _table(sizes: dict[str, Ways]) -> str:
         for name in names
         for label in ((f"{name}, ms",) if name == "one call" else (f"{name}, ms", "one call is faster"))
     ]
-    return markdown(header, rows) + f"\nMedians; in brackets the middle {TURNS - 2 * TRIMMED} of {TURNS} turns.\n"
+    note = f"\nMedians; in brackets the middle {TURNS - 2 * TRIMMED} of {TURNS} turns.\n"
+    if compiling:
+        note += (
+            f"The first call of `torch.compile`, which compiles, took {min(compiling):.0f} to {max(compiling):.0f} s.\n"
+        )
+    return markdown(header, rows) + note
