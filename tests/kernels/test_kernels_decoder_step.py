@@ -15,6 +15,7 @@ SIZES = (
     (3, 1, 4, 1, 6, 17, 5, 90),
     (7, 2, 6, 2, 10, 270, 520, 5),  # weights of several tiles
     (61, 2, 6, 2, 10, 270, 520, 5),  # and several panels, each in slices
+    (50, 2, 6, 2, 10, 270, 520, 5),  # and two rows behind the last full one
     (0, 1, 2, 1, 4, 8, 8, 3),
 )
 
