@@ -113,7 +113,6 @@ def _table(sizes: dict[str, Ways]) -> str:
     ]
     note = f"\nMedians; in brackets the middle {TURNS - 2 * TRIMMED} of {TURNS} turns.\n"
     if compiling:
-        note += (
-            f"The first call of `torch.compile`, which compiles, took {min(compiling):.0f} to {max(compiling):.0f} s.\n"
-        )
+        least, most = min(compiling), max(compiling)
+        note += f"The first call of `torch.compile` at a size, which compiles where it must, took {least:.0f} to {most:.0f} s.\n"
     return markdown(header, rows) + note
