@@ -17,6 +17,7 @@ import argparse
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -160,13 +161,14 @@ def same_step(engine: Scone, prompts: tuple[str, ...], tokens: int = 30) -> str:
         f"\nThe first step of {len(prompts)} texts of {tokens} tokens. `literal` and `paper()` make the same random\n"
         f"choices: their q differ by {max(differences):.1e} at most.\n"
     )
-    literal = statistics.median(seconds["literal"])
-    return table + note + "\n" + _paper_floor(paper, prompts[0], tokens, literal, statistics.median(speeds))
+    return (
+        table + note + "\n" + _paper_floor(paper, prompts[0], tokens, seconds["literal"][0], statistics.median(speeds))
+    )
 
 
 def _paper_floor(engine: Scone, prompt: str, tokens: int, literal: float, speed: float) -> str:
     """Where a step of paper() spends its time, and what the products of each part would take alone."""
-    step: Callable[[], Any] = lambda: engine.next_token(prompt, max_new_tokens=tokens, seed=0)  # noqa: E731
+    step = partial(engine.next_token, prompt, max_new_tokens=tokens, seed=0)
     phases, products, bandwidth = step().seconds, Products.of(step), memory_gigabytes()
     parts = {
         "the LM writes the futures": (engine.lm, ("prefill", "begin")),

@@ -14,7 +14,7 @@ SIZES = (
     (20, 2, 3, 3, 10, 30, 64, 31),
     (3, 1, 4, 1, 6, 17, 5, 90),
     (7, 2, 6, 2, 10, 270, 520, 5),  # weights of several tiles
-    (61, 2, 6, 2, 10, 270, 520, 5),  # and several panels, each in slices
+    (61, 2, 6, 2, 10, 270, 520, 5),  # and several panels
     (50, 2, 6, 2, 10, 270, 520, 5),  # and two rows behind the last full one
     (0, 1, 2, 1, 4, 8, 8, 3),
 )

@@ -9,9 +9,10 @@ from torch import nn
 import scone_kernels
 from scone_kernels import for_few_rows, linear
 
-# both sides of where the ways of computing change, and sizes that no block divides; (300, 500): several tiles a thread
+# both sides of where the ways of computing change, and sizes that no block divides; (300, 500): several tiles a
+# thread; (5500, 7): several slices of a panel on any CPU
 ROWS = (0, 1, 2, 3, 5, 6, 7, 12, 13, 45, 50, 64, 80, 128, 129, 200, 201)
-WIDTHS = ((5, 3), (64, 8), (33, 50), (577, 131), (1540, 7), (8, 0), (300, 500))
+WIDTHS = ((5, 3), (64, 8), (33, 50), (577, 131), (1540, 7), (8, 0), (300, 500), (5500, 7))
 
 
 def _inputs(rows, depth, width, bias=True):

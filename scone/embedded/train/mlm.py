@@ -19,7 +19,7 @@ from scone.embedded.encoders import fresh_masked_lm, load_masked_lm
 from scone.embedded.packages import MINILM
 from scone.embedded.train import text
 from scone.embedded.train.loop import Run
-from scone.embedded.train.tokens import FIRST_WORD, MASK, UNK, VOCABULARY, TokenStore, Windows, corrupt, tokenise
+from scone.embedded.train.tokens import MASK, UNK, TokenStore, Windows, corrupt, hide, tokenise
 from scone.encoder import reading, sparing
 
 DOMAINS = {"wikipedia": 0.6, "reviews": 0.4}  # and their parts of a batch: the harder one has more
@@ -85,10 +85,7 @@ def accuracy(
     """
     random = np.random.default_rng(seed)
     chosen = (random.random(window.shape) < rate) & (window > MASK) & (window != UNK)
-    how = random.random(window.shape)
-    other = random.integers(FIRST_WORD, VOCABULARY, window.shape)
-    seen = np.where(chosen & (how < hidden), MASK, window)
-    seen = np.where(chosen & (how >= (1 + hidden) / 2), other, seen)
+    seen = hide(window, chosen, random, hidden=hidden, left=(1 - hidden) / 2)
     model.eval()
     right, loss, count = 0, 0.0, 0
     for begin in range(0, len(window), 64):

@@ -105,7 +105,14 @@ def corrupt(
     tail = position >= length * random.uniform(0.33, 0.67, (rows, 1))
     chosen = np.where(kind >= 0.93, chosen & tail, chosen)
     chosen &= (window > MASK) & (window != UNK)
-    how = random.random((rows, length))
-    seen = np.where(chosen & (how < 0.85), MASK, window)
-    noise = random.integers(FIRST_WORD, VOCABULARY, (rows, length))
-    return np.where(chosen & (how >= 0.95), noise, seen), chosen
+    return hide(window, chosen, random, hidden=0.85, left=0.10), chosen
+
+
+def hide(
+    window: np.ndarray, chosen: np.ndarray, random: np.random.Generator, *, hidden: float, left: float
+) -> np.ndarray:
+    """Of the chosen tokens a share of `hidden` becomes [MASK], a share of `left` stays, and the rest are random words."""
+    how = random.random(window.shape)
+    noise = random.integers(FIRST_WORD, VOCABULARY, window.shape)
+    seen = np.where(chosen & (how < hidden), MASK, window)
+    return np.where(chosen & (how >= hidden + left), noise, seen)
