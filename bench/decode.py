@@ -16,8 +16,8 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,9 @@ from bench.tables import markdown
 from bench.window import windows
 from scone import reference
 from scone.decode import Scone, SconeConfig
+from scone.embedded import load_lm
 from scone.evaluate.cost import measure
 from scone.evaluate.fluency import negative_log_likelihood
-from scone_kernels import for_few_rows
 
 PROMPTS = (
     "The movie was",
@@ -132,7 +132,7 @@ def compare(engine: Scone, prompts: tuple[str, ...], tokens: int) -> str:
 
 def same_step(engine: Scone, prompts: tuple[str, ...], tokens: int = 30) -> str:
     """The first step of texts of 30 tokens, with the paper's lookahead of 25 in full: seconds, and whether q agrees."""
-    parts = reference.Parts.of(engine)
+    parts = _literal_parts(engine)
     paper, default = engine.with_config(SconeConfig.paper()), engine.with_config(SconeConfig())
     ways: dict[str, Callable[[str], Any]] = {
         "literal": lambda prompt: reference.next_token(parts, prompt, max_new_tokens=tokens, seed=0),
@@ -196,18 +196,20 @@ def _paper_floor(engine: Scone, prompt: str, tokens: int, literal: float, speed:
 
 def methods(engine: Scone) -> dict[str, Writer]:
     """Each method as a writer of one continuation."""
-    twin = for_few_rows(engine.lm)
+    parts = _literal_parts(engine)
 
     def plain(prompt: str, tokens: int, seed: int) -> tuple[str, int, dict[str, float]]:
-        continuations, written = _sample(engine, prompt, tokens, seed, rows=1, top_k=10)
+        continuations, written = _sample(engine, parts.lm, prompt, tokens, seed, rows=1, top_k=10)
         return continuations[0], written, {}
 
-    def plain_few_rows(prompt: str, tokens: int, seed: int) -> tuple[str, int, dict[str, float]]:
-        continuations, written = _sample(engine, prompt, tokens, seed, rows=1, model=twin, top_k=10)
+    def plain_in_halves(prompt: str, tokens: int, seed: int) -> tuple[str, int, dict[str, float]]:
+        continuations, written = _sample(engine, engine.lm, prompt, tokens, seed, rows=1, top_k=10)
         return continuations[0], written, {}
 
     def best_of_10(prompt: str, tokens: int, seed: int) -> tuple[str, int, dict[str, float]]:
-        continuations, written = _sample(engine, prompt, tokens, seed, rows=10, top_p=0.9, min_p=0.1, top_k=50)
+        continuations, written = _sample(
+            engine, parts.lm, prompt, tokens, seed, rows=10, top_p=0.9, min_p=0.1, top_k=50
+        )
         best = int(engine.verifier.score([prompt + c for c in continuations]).argmax())
         return continuations[best], written, {}
 
@@ -216,7 +218,7 @@ def methods(engine: Scone) -> dict[str, Writer]:
         text, steps = "", []
         ids: tuple[int, ...] = ()
         for _ in range(tokens):
-            step = reference.next_token(reference.Parts.of(engine), prompt, max_new_tokens=30, seed=seed, new_ids=ids)
+            step = reference.next_token(parts, prompt, max_new_tokens=30, seed=seed, new_ids=ids)
             steps.append(step)
             ids = (*ids, int(step.tokens[step.log_p_star.argmax()]))
             text = engine.lm_tokenizer.decode(list(ids))
@@ -233,7 +235,7 @@ def methods(engine: Scone) -> dict[str, Writer]:
 
     return {
         "plain": plain,
-        "plain, for_few_rows": plain_few_rows,
+        "plain, in 16 bits": plain_in_halves,
         "best-of-10": best_of_10,
         "literal": literal,
         "paper": scone(SconeConfig.paper()),
@@ -242,15 +244,26 @@ def methods(engine: Scone) -> dict[str, Writer]:
     }
 
 
+@cache
+def _plain_lm() -> Any:
+    """The LM as transformers loads it: an engine's own keeps its weights in 16 bits."""
+    return load_lm()[0]
+
+
+def _literal_parts(engine: Scone) -> reference.Parts:
+    """The models of the literal algorithm, as transformers has them."""
+    return replace(reference.Parts.of(engine), lm=_plain_lm())
+
+
 @torch.inference_mode()
 def _sample(
-    engine: Scone, prompt: str, tokens: int, seed: int, *, rows: int, model: Any = None, **settings: float
+    engine: Scone, lm: Any, prompt: str, tokens: int, seed: int, *, rows: int, **settings: float
 ) -> tuple[list[str], int]:
     """Continuations by transformers' own `generate` with its cache, and the tokens of the longest."""
     torch.manual_seed(seed)
     ids = torch.tensor([engine.causal_lm.encode(prompt)] * rows)
     options = {"do_sample": True, "max_new_tokens": tokens, **settings}
-    out = (model or engine.lm).generate(ids, attention_mask=torch.ones_like(ids), **options)
+    out = lm.generate(ids, attention_mask=torch.ones_like(ids), **options)
     new = out[:, ids.shape[1] :]
     return engine.lm_tokenizer.batch_decode(new, skip_special_tokens=True), new.shape[1]
 
@@ -277,8 +290,8 @@ def _table(engine: Scone, runs: dict[str, Runs]) -> str:
     note = (
         f"\nMedians over {len(plain)} prompts (`literal`: {LITERAL_TOKENS} tokens of 2 prompts). φ: the verifier that "
         "steers. Perplexity: under the LM itself. Both with their standard error over the texts.\n"
-        "`plain` is transformers' own `generate` with its cache; `for_few_rows` the same with the linear layers that SConE\n"
-        "gives the LM.\n"
+        "`plain` is transformers' own `generate` with its cache; `in 16 bits` the same with the weights as SConE keeps\n"
+        "them. `best-of-10` and `literal` have transformers' models as they come.\n"
     )
     return markdown(header, rows) + note
 

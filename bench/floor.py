@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
+from math import prod
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from scone_kernels import DecoderLayer, EncoderLayer
+from scone_kernels.ops.linear_half import from_panels
 
 __all__ = ["Products", "gflop", "memory_gigabytes"]
 
@@ -58,7 +60,7 @@ class Products:
 
     def with_weights_of(self, model: torch.nn.Module) -> Products:
         """Those whose weight is a parameter of the model."""
-        own = {parameter.data_ptr() for parameter in model.parameters()}
+        own = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
         return Products([found for found in self.found if found[2].data_ptr() in own])
 
     @property
@@ -99,6 +101,9 @@ def _by_the_library(call: Callable[[], Any]) -> Callable[[], Any]:
     """The same product by torch's own linear layer, where ours is one."""
     if isinstance(call, partial) and call.func is torch.ops.scone_kernels.linear.default:
         return partial(torch.ops.aten.linear.default, *call.args)
+    if isinstance(call, partial) and call.func is torch.ops.scone_kernels.linear_half.default:
+        x, panels, bias, width = call.args
+        return partial(torch.ops.aten.linear.default, x, from_panels(panels, width), bias)
     return call
 
 
@@ -124,8 +129,12 @@ class _Watch(TorchDispatchMode):
         place = _WEIGHT.get(func.overloadpacket)
         if func.overloadpacket in _PASSES:
             for rows, weight in _PASSES[func.overloadpacket](args, len):
-                x = weight.new_ones(rows, weight.shape[1])
-                self._note(torch.ops.scone_kernels.linear.default, 1, x, weight, None)
+                x = torch.ones(rows, weight.shape[1])
+                if weight.dim() == 3:
+                    width = weight.shape[0] * weight.shape[2]
+                    self._note(torch.ops.scone_kernels.linear_half.default, 1, x, weight, None, width)
+                else:
+                    self._note(torch.ops.scone_kernels.linear.default, 1, x, weight, None)
         elif place is not None:
             self._note(func, place, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
@@ -138,7 +147,7 @@ class _Watch(TorchDispatchMode):
 
 
 def _linear(x: Shape, weight: Shape, *_: Any, out_shape: Any = None, **__: Any) -> int:
-    return 2 * x[0] * weight[0] * weight[1]
+    return 2 * x[0] * prod(weight)
 
 
 def _of_decoder(args: Sequence[Any], count: Callable[[Any], int]) -> Iterator[tuple[int, Any]]:
@@ -184,6 +193,7 @@ def _attention(query: Shape, key: Shape, value: Shape, *_: Any, out_shape: Any =
 
 _OURS = {
     torch.ops.scone_kernels.linear: _linear,
+    torch.ops.scone_kernels.linear_half: _linear,
     **{op: _pass(products) for op, products in _PASSES.items()},
     torch.ops.scone_kernels.gibbs_sample: _linear,
     torch.ops.scone_kernels.expected_embedding: _expected_embedding,
@@ -195,6 +205,7 @@ _WEIGHT = {  # the products that are timed → which argument is the weight
     torch.ops.aten.addmm: 2,
     torch.ops.aten.linear: 1,
     torch.ops.scone_kernels.linear: 1,
+    torch.ops.scone_kernels.linear_half: 1,
     torch.ops.scone_kernels.gibbs_sample: 1,
     torch.ops.scone_kernels.expected_embedding: 1,
     torch.ops.scone_kernels.expected_dot: 1,

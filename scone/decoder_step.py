@@ -6,7 +6,7 @@ all layers are one call of `scone_kernels`, with the weights, cache and rotary a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from transformers.cache_utils import DynamicLayer
 
 import scone_kernels as kernels
 from scone.encoder import as_published
+from scone_kernels.ops.linear_half import HalfLinear
 
 __all__ = ["DecoderStep"]
 
@@ -48,13 +49,13 @@ class DecoderStep:
         self.heads: int = model.config.num_attention_heads
         self.eps: float = model.config.rms_norm_eps
         self.modules = [*decoder.modules(), model.lm_head]
-        self.parts: list[tuple[dict[str, Any], str]] = []  # in the order of kernels.DecoderLayer
+        self.parts: list[_Part] = []  # in the order of kernels.DecoderLayer
         for layer in decoder.layers:
-            query, key, value, mix, gate, up, down = (layer.get_submodule(name)._parameters for name in _LINEARS)
-            first, second = layer.input_layernorm._parameters, layer.post_attention_layernorm._parameters
-            self.parts.append((first, "weight"))
-            self.parts += [(part, name) for part in (query, key, value) for name in ("weight", "bias")]
-            self.parts += [(part, "weight") for part in (mix, second, gate, up, down)]
+            query, key, value, mix, gate, up, down = (layer.get_submodule(name) for name in _LINEARS)
+            self.parts.append(_Part.of(layer.input_layernorm))
+            for part in (query, key, value):
+                self.parts += [_Part.of(part), _Part(part._parameters, "bias", torch.float32)]
+            self.parts += map(_Part.of, (mix, layer.post_attention_layernorm, gate, up, down))
 
     @staticmethod
     def of(model: Any) -> DecoderStep | None:
@@ -67,7 +68,7 @@ class DecoderStep:
         linears = [layer.get_submodule(name) for layer in model.model.layers for name in _LINEARS]
         biased = [part for i, part in enumerate(linears) if i % len(_LINEARS) > 2 and part.bias is not None]
         sliding = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
-        if any(type(part) is not nn.Linear for part in [*linears, model.lm_head]) or biased or sliding:
+        if any(type(part) not in (nn.Linear, HalfLinear) for part in [*linears, model.lm_head]) or biased or sliding:
             return None
         return DecoderStep(model) if config.hidden_act == "silu" else None
 
@@ -84,7 +85,7 @@ class DecoderStep:
             and not torch.is_autocast_enabled("cpu")
             and type(cache) is DynamicCache
             and all(type(layer) is DynamicLayer and layer.is_initialized for layer in cache.layers)
-            and all(part[name] is None or part[name].dtype is torch.float32 for part, name in self.parts)
+            and all(part.is_fit for part in self.parts)
             and self.embeddings.weight.dtype is torch.float32
             and not any(module._forward_hooks or module._forward_pre_hooks for module in self.modules)
         )
@@ -100,10 +101,39 @@ class DecoderStep:
         position = torch.tensor([[past]]) if mask is None else mask.sum(1, keepdim=True) - 1
         cos, sin = (part.expand(len(x), -1, -1)[:, 0].contiguous() for part in self.rotary(x, position_ids=position))
         seen = None if mask is None else mask[:, :-1].bool()
-        weights = [part[name] for part, name in self.parts]
+        weights = [part.value for part in self.parts]
         state, key, value = torch.ops.scone_kernels.decoder_step(
             x[:, 0], weights, keys, values, cos, sin, seen, self.heads, self.eps
         )
         for i in range(len(keys)):
             cache.update(key[i][:, :, None], value[i][:, :, None], i)
+        if isinstance(self.head, HalfLinear):
+            return self.head(self.norm(state))
         return torch.ops.scone_kernels.linear(self.norm(state), self.head.weight, self.head.bias)
+
+
+class _Part(NamedTuple):
+    """A weight of the model, looked up at every step: `model.to(...)` puts others in its place."""
+
+    found: dict[str, Any]
+    name: str
+    stored: torch.dtype
+
+    @staticmethod
+    def of(module: nn.Module) -> _Part:
+        """The weight of a layer, or its panels."""
+        if isinstance(module, HalfLinear):
+            return _Part(module._buffers, "bits", module.stored)
+        return _Part(module._parameters, "weight", torch.float32)
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether it is as the kernel takes it."""
+        value = self.found[self.name]
+        return value is None or value.dtype is (torch.float32 if self.stored is torch.float32 else torch.int16)
+
+    @property
+    def value(self) -> Tensor | None:
+        """What the kernel takes."""
+        value = self.found[self.name]
+        return value if self.stored is torch.float32 else value.view(self.stored)

@@ -71,7 +71,8 @@ class CausalLM:
     @property
     def vocabulary(self) -> int:
         """Rows of the output head."""
-        return self.model.get_output_embeddings().weight.shape[0]
+        head = self.model.get_output_embeddings()
+        return head.out_features if isinstance(head, torch.nn.Linear) else head.weight.shape[0]
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, with the special tokens that the tokenizer puts in front."""

@@ -12,6 +12,7 @@ from scone_kernels.ops.expected_dot import expected_dot, expected_dot_from_logit
 from scone_kernels.ops.expected_embedding import expected_embedding, expected_embedding_from_logits
 from scone_kernels.ops.gibbs_sample import GibbsSample, gibbs_sample, gibbs_sample_from_logits
 from scone_kernels.ops.linear import for_few_rows, linear
+from scone_kernels.ops.linear_half import keep_halves, linear_half, to_panels
 from scone_kernels.ops.taylor_estimate import taylor_estimate
 
 __all__ = [
@@ -31,7 +32,10 @@ __all__ = [
     "for_few_rows",
     "gibbs_sample",
     "gibbs_sample_from_logits",
+    "keep_halves",
     "linear",
+    "linear_half",
     "status",
     "taylor_estimate",
+    "to_panels",
 ]

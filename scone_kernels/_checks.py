@@ -25,6 +25,13 @@ def single(name: str, tensor: Tensor, shape: Sequence[int | None], device: torch
         raise TypeError(f"{name} must be float32, got {tensor.dtype}")
 
 
+def panels(name: str, tensor: Tensor, weight: Sequence[int], device: torch.device) -> None:
+    """`tensor` holds a weight of that shape, (M, K), in panels of 16 bits: (⌈M / 48⌉, K, 48)."""
+    _tensor(name, tensor, (-(-weight[0] // 48), weight[1], 48), device)
+    if tensor.dtype not in FLOATS[1:]:
+        raise TypeError(f"{name} must be bfloat16 or float16, got {tensor.dtype}")
+
+
 def indices(name: str, tensor: Tensor, shape: tuple[int | None, ...], device: torch.device) -> None:
     """`tensor` is int64, lies on `device` and has `shape`."""
     _tensor(name, tensor, shape, device)

@@ -8,30 +8,36 @@
 
 #include <cmath>
 
-#include "layers.h"
+#include "row_weight.h"
+#include "team.h"
 
 namespace scone {
 namespace {
 
 using Weights = c10::List<std::optional<at::Tensor>>;
 
+// Of the model: the width of a text's state, its heads, and the groups of them that share keys and values.
+struct Sizes {
+  int64_t width, heads, groups, depth;
+};
+
 struct Layer {
   static constexpr size_t kParts = 12;
-  Layer(const Weights& parts, size_t at)
+  Layer(const Weights& parts, size_t at, const Sizes& sizes)
       : first_norm(floats(*parts.get(at))),
         second_norm(floats(*parts.get(at + 8))),
-        query(parts.get(at + 1), parts.get(at + 2)),
-        key(parts.get(at + 3), parts.get(at + 4)),
-        value(parts.get(at + 5), parts.get(at + 6)),
-        mix(parts.get(at + 7)),
-        gate(parts.get(at + 9)),
-        up(parts.get(at + 10)),
-        down(parts.get(at + 11)) {
+        query(*parts.get(at + 1), sizes.heads * sizes.depth, parts.get(at + 2)),
+        key(*parts.get(at + 3), sizes.groups * sizes.depth, parts.get(at + 4)),
+        value(*parts.get(at + 5), sizes.groups * sizes.depth, parts.get(at + 6)),
+        mix(*parts.get(at + 7), sizes.width),
+        gate(*parts.get(at + 9), parts.get(at + 11)->size(1)),
+        up(*parts.get(at + 10), parts.get(at + 11)->size(1)),
+        down(*parts.get(at + 11), sizes.width) {
     gate.together = up.together = 2;
   }
 
   const float *first_norm, *second_norm;
-  Weight query, key, value, mix, gate, up, down;
+  RowWeight query, key, value, mix, gate, up, down;
 };
 
 // Turns a head (pairs of its first and second half) by the angles of its position.
@@ -44,71 +50,66 @@ void rotate(int64_t depth, const float* cos, const float* sin, float* head) {
 }
 
 // The tiles of all weights as they are asked for.
-std::vector<Tile> tiles_of(std::vector<Layer>& layers) {
-  std::vector<Tile> order;
+std::vector<Tile<RowWeight>> tiles_of(std::vector<Layer>& layers) {
+  std::vector<Tile<RowWeight>> order;
   for (Layer& layer : layers) {
-    for (Weight* weight : {&layer.query, &layer.key, &layer.value, &layer.mix})
+    for (RowWeight* weight : {&layer.query, &layer.key, &layer.value, &layer.mix})
       for (int64_t tile = 0; tile < weight->tiles; ++tile) order.push_back({weight, tile});
     for (int64_t tile = 0; tile < layer.gate.tiles; ++tile)
-      for (Weight* weight : {&layer.gate, &layer.up}) order.push_back({weight, tile});
+      for (RowWeight* weight : {&layer.gate, &layer.up}) order.push_back({weight, tile});
     for (int64_t tile = 0; tile < layer.down.tiles; ++tile) order.push_back({&layer.down, tile});
   }
   return order;
 }
 
+// `count` values of every text, one text after the other.
+struct Values {
+  Values(int64_t rows, int64_t count) : count(count), all(at::empty({rows, count}, at::kFloat)) {}
+  float* of(int64_t row) const { return all.data_ptr<float>() + row * count; }
+
+  const int64_t count;
+  const at::Tensor all;
+};
+
 struct Step {
-  const std::vector<Panel>& panels;
-  const int64_t rows, heads, groups, length, depth;
-  const float eps;
-  const float *cos, *sin;
-  const bool* seen;
-  Team team;
-  Features state, projected, context, inner;
+  Step(int64_t rows, const Sizes& sizes, int64_t length, int64_t inner, int64_t layers, float eps)
+      : rows(rows),
+        sizes(sizes),
+        length(length),
+        eps(eps),
+        team(kPhases * layers),
+        state(rows, sizes.width),
+        projected(rows, (sizes.heads + 2 * sizes.groups) * sizes.depth),
+        context(rows, sizes.heads * sizes.depth),
+        inner(rows, inner) {}
 
   // What a thread has for itself. Each norms the whole state: that is quicker than to wait for one who does.
   struct Own {
     explicit Own(const Step& step)
-        : normed(step.panels, step.rows, step.state.count),
-          product(kMaxTile * kMaxPanel),
-          queries(step.heads / step.groups * step.depth),
-          out(step.heads / step.groups * step.depth),
-          score(step.heads / step.groups * (step.length + kMaxPanel)) {}
-    Features normed;
-    std::vector<float> product, queries, out, score;
+        : normed(step.rows, step.sizes.width),
+          room(step.rows),
+          queries(step.sizes.heads / step.sizes.groups * step.sizes.depth),
+          score(step.sizes.heads / step.sizes.groups * (step.length + kMaxPanel)) {}
+    Values normed;
+    Room room;
+    std::vector<float> queries, score;
   };
 
   void norm(const float* gain, const Own& own) const {
-    for (const Panel& panel : panels)
-      panel.build->rms_norm(panel.vecs, state.count, gain, eps, state.at(panel), own.normed.at(panel));
-    for (int64_t row = state.held; row < rows; ++row) {
-      const float* from = state.of(row).first;
-      float* to = own.normed.of(row).first;
-      const float square = for_few_rows().dot_difference(state.count, from, from, nullptr) / float(state.count);
-      for (int64_t i = 0; i < state.count; ++i) to[i] = gain[i] * (from[i] * (1.0f / std::sqrt(square + eps)));
-    }
+    for (int64_t row = 0; row < rows; ++row) kernels().rms_norm(sizes.width, gain, eps, state.of(row), own.normed.of(row));
   }
 
   enum class Then { kStore, kAdd, kGate };
 
   // A tile of the weight times x: stored from feature `first` on, or added to what is there, or what is there gates it.
-  void multiply(const Weight& weight, int64_t tile, const Features& x, const Features& to, int64_t first, Then then,
-                Own& own) const {
-    const int64_t begin = tile * weight.tile, count = std::min(weight.tile, weight.rows - begin);
-    const float* bias = weight.bias ? weight.bias + begin : nullptr;
-    multiply_tile(
-        weight, tile, panels.data(), panels.data() + panels.size(), x, then == Then::kAdd,
-        [&](const Panel& panel) { return then == Then::kGate ? own.product.data() : to.at(panel, first + begin); },
-        [&](const Panel& panel, int64_t count, float* out) {
-          if (bias) panel.build->temper(panel.vecs, count, bias, nullptr, 1.0f, out);
-          if (then == Then::kGate) panel.build->gate(count * panel.width(), to.at(panel, first + begin), out);
-        });
-    if (rows <= x.held) return;
-    for_few_rows().few_rows(rows - x.held, count, weight.columns, weight.at(tile), weight.columns, x.of(x.held).first, x.count,
-                            bias, own.product.data(), count);
-    for (int64_t row = x.held; row < rows; ++row) {
-      float *out = to.of(row).first + first + begin, *from = own.product.data() + (row - x.held) * count;
+  void multiply(const RowWeight& weight, int64_t tile, Input& x, const Values& to, int64_t first, Then then, Own& own) const {
+    multiply_tile(weight, tile, x, own.room, weight.next[tile]);
+    const int64_t begin = tile * kColumns, count = weight.count(tile);
+    for (int64_t row = 0; row < rows; ++row) {
+      float *out = to.of(row) + first + begin, *from = own.room.product.data() + row * kColumns;
+      for (int64_t i = 0; weight.bias && i < count; ++i) from[i] += weight.bias[begin + i];
       if (then == Then::kStore) std::copy_n(from, count, out);
-      if (then == Then::kGate) for_few_rows().gate(count, out, from);
+      if (then == Then::kGate) kernels().gate(count, out, from);
       for (int64_t i = 0; then == Then::kAdd && i < count; ++i) out[i] += from[i];
     }
   }
@@ -116,26 +117,23 @@ struct Step {
   // The queries of a group of heads look at the cache and at the new token itself.
   void attend(int64_t row, int64_t group, const at::Tensor& keys, const at::Tensor& values, float* new_key, float* new_value,
               Own& own) const {
+    const auto [width, heads, groups, depth] = sizes;
     const int64_t queries = heads / groups;
-    const auto [from, step] = projected.of(row);
-    const auto take = [&, from = from, step = step](int64_t head, float* to) {
-      for (int64_t i = 0; i < depth; ++i) to[i] = from[(head * depth + i) * step];
+    const float *angle_cos = cos + row * depth, *angle_sin = sin + row * depth;
+    const auto take = [&, depth = depth](int64_t head, int64_t count, float* to) {
+      std::copy_n(projected.of(row) + head * depth, count * depth, to);
     };
-    for (int64_t q = 0; q < queries; ++q) {
-      float* query = own.queries.data() + q * depth;
-      take(group * queries + q, query);
-      rotate(depth, cos + row * depth, sin + row * depth, query);
-      for (int64_t i = 0; i < depth; ++i) query[i] *= 1.0f / std::sqrt(float(depth));
-    }
-    take(heads + group, new_key);
-    rotate(depth, cos + row * depth, sin + row * depth, new_key);
-    take(heads + groups + group, new_value);
+    take(group * queries, queries, own.queries.data());
+    for (int64_t q = 0; q < queries; ++q) rotate(depth, angle_cos, angle_sin, own.queries.data() + q * depth);
+    for (float& value : own.queries) value *= 1.0f / std::sqrt(float(depth));
+    take(heads + group, 1, new_key);
+    rotate(depth, angle_cos, angle_sin, new_key);
+    take(heads + groups + group, 1, new_value);
     kernels().attend_new(queries, depth, length, own.queries.data(),
                          keys.data_ptr<float>() + row * keys.stride(0) + group * keys.stride(1), keys.stride(2),
                          values.data_ptr<float>() + row * values.stride(0) + group * values.stride(1), values.stride(2),
-                         seen ? seen + row * length : nullptr, new_key, new_value, own.score.data(), own.out.data());
-    const auto [to, width] = context.of(row);
-    for (int64_t i = 0; i < queries * depth; ++i) to[(group * queries * depth + i) * width] = own.out[i];
+                         seen ? seen + row * length : nullptr, new_key, new_value, own.score.data(),
+                         context.of(row) + group * queries * depth);
   }
 
   static constexpr int64_t kPhases = 5;
@@ -143,25 +141,38 @@ struct Step {
   void run(const Layer& layer, int64_t phase, const at::Tensor& keys, const at::Tensor& values, float* new_keys,
            float* new_values, Own& own) {
     norm(layer.first_norm, own);
-    const Weight* const three[] = {&layer.query, &layer.key, &layer.value};
+    Input first_normed(own.normed.all);
+    const RowWeight* const three[] = {&layer.query, &layer.key, &layer.value};
     team.share(phase, layer.query.tiles + layer.key.tiles + layer.value.tiles, [&](int64_t tile) {
       int64_t first = 0, which = 0;
       for (; tile >= three[which]->tiles; ++which) tile -= three[which]->tiles, first += three[which]->rows;
-      multiply(*three[which], tile, own.normed, projected, first, Then::kStore, own);
+      multiply(*three[which], tile, first_normed, projected, first, Then::kStore, own);
     });
-    team.share(phase + 1, rows * groups, [&](int64_t i) {
-      attend(i / groups, i % groups, keys, values, new_keys + i * depth, new_values + i * depth, own);
+    team.share(phase + 1, rows * sizes.groups, [&](int64_t i) {
+      attend(i / sizes.groups, i % sizes.groups, keys, values, new_keys + i * sizes.depth, new_values + i * sizes.depth, own);
     });
+    Input looked(context.all);
     team.share(phase + 2, layer.mix.tiles,
-               [&](int64_t tile) { multiply(layer.mix, tile, context, state, 0, Then::kAdd, own); });
+               [&](int64_t tile) { multiply(layer.mix, tile, looked, state, 0, Then::kAdd, own); });
     norm(layer.second_norm, own);
+    Input second_normed(own.normed.all);
     team.share(phase + 3, layer.gate.tiles, [&](int64_t tile) {
-      multiply(layer.gate, tile, own.normed, inner, 0, Then::kStore, own);
-      multiply(layer.up, tile, own.normed, inner, 0, Then::kGate, own);
+      multiply(layer.gate, tile, second_normed, inner, 0, Then::kStore, own);
+      multiply(layer.up, tile, second_normed, inner, 0, Then::kGate, own);
     });
+    Input gated(inner.all);
     team.share(phase + 4, layer.down.tiles,
-               [&](int64_t tile) { multiply(layer.down, tile, inner, state, 0, Then::kAdd, own); });
+               [&](int64_t tile) { multiply(layer.down, tile, gated, state, 0, Then::kAdd, own); });
   }
+
+  const int64_t rows;
+  const Sizes sizes;
+  const int64_t length;
+  const float eps;
+  const float *cos = nullptr, *sin = nullptr;
+  const bool* seen = nullptr;
+  Team team;
+  Values state, projected, context, inner;
 };
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_step(
@@ -172,38 +183,32 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_step(
     for (const at::Tensor& tensor : cached)
       TORCH_CHECK_VALUE(tensor.scalar_type() == at::kFloat && tensor.stride(-1) == 1,
                         "keys and values must be float32 with heads in one piece");
-  const int64_t rows = x.size(0), width = x.size(1);
-  const int64_t groups = keys[0].size(1), length = keys[0].size(2), depth = keys[0].size(3);
-  at::Tensor out = at::empty({rows, width}, at::kFloat);
-  at::Tensor new_keys = at::empty({int64_t(keys.size()), rows, groups, depth}, at::kFloat);
+  const int64_t rows = x.size(0), length = keys[0].size(2);
+  const Sizes sizes{x.size(1), heads, keys[0].size(1), keys[0].size(3)};
+  at::Tensor out = at::empty({rows, sizes.width}, at::kFloat);
+  at::Tensor new_keys = at::empty({int64_t(keys.size()), rows, sizes.groups, sizes.depth}, at::kFloat);
   at::Tensor new_values = at::empty_like(new_keys);
   if (rows == 0) return {out, new_keys, new_values};
   std::vector<Layer> layers;
   int64_t inner = 0;
   for (size_t i = 0; i < keys.size(); ++i) {
-    layers.emplace_back(weights, i * Layer::kParts);
+    layers.emplace_back(weights, i * Layer::kParts, sizes);
     inner = std::max(inner, layers[i].gate.rows);
   }
-  const std::vector<Panel> panels = make_panels(rows - rows_left_over(rows));
-  const auto features = [&](int64_t count) { return Features(panels, rows, count); };
-  Step step{panels, rows, heads, groups, length, depth, float(eps), cos.data_ptr<float>(), sin.data_ptr<float>(),
-            seen ? seen->data_ptr<bool>() : nullptr, Team(Step::kPhases * int64_t(layers.size())), features(width),
-            features((heads + 2 * groups) * depth), features(heads * depth), features(inner)};
+  Step step(rows, sizes, length, inner, int64_t(layers.size()), float(eps));
+  step.cos = cos.data_ptr<float>(), step.sin = sin.data_ptr<float>();
+  step.seen = seen ? seen->data_ptr<bool>() : nullptr;
   look_ahead(tiles_of(layers), step.team.size);
-  for (int64_t row = 0; row < rows; ++row) {
-    const auto [to, apart] = step.state.of(row);
-    for (int64_t i = 0; i < width; ++i) to[i * apart] = x.data_ptr<float>()[row * x.stride(0) + i * x.stride(1)];
-  }
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t i = 0; i < sizes.width; ++i)
+      step.state.of(row)[i] = x.data_ptr<float>()[row * x.stride(0) + i * x.stride(1)];
   step.team.run([&] {
     Step::Own own(step);
     for (size_t i = 0; i < layers.size(); ++i)
       step.run(layers[i], Step::kPhases * int64_t(i), keys[i], values[i], new_keys[i].data_ptr<float>(),
                new_values[i].data_ptr<float>(), own);
   });
-  for (int64_t row = 0; row < rows; ++row) {
-    const auto [from, apart] = step.state.of(row);
-    for (int64_t i = 0; i < width; ++i) out.data_ptr<float>()[row * width + i] = from[i * apart];
-  }
+  std::copy_n(step.state.of(0), rows * sizes.width, out.data_ptr<float>());
   return {out, new_keys, new_values};
 }
 

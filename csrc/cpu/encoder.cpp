@@ -56,9 +56,9 @@ struct Layer {
 struct Rows {
   Rows(int64_t count, int64_t width, int64_t inner)
       : panels(make_panels(count)),
-        state(panels, count, width),
-        context(panels, count, width),
-        inner(panels, count, inner),
+        state(panels, width),
+        context(panels, width),
+        inner(panels, inner),
         query(at::empty({count, width}, at::kFloat)),
         mean(at::empty({count, width}, at::kFloat)) {}
 
@@ -94,7 +94,7 @@ at::Tensor in_panels(const at::Tensor& x, const std::vector<int64_t>& start, con
   for (size_t at = 0; at < weights.size(); at += kParts) layers.emplace_back(weights, at);
   for (const Layer& layer : layers) inner = std::max(inner, layer.up.rows);
   Team team(2 + kPhases * int64_t(layers.size()));
-  std::vector<Tile> order;
+  std::vector<Tile<Weight>> order;
   for (Layer& layer : layers)
     for (Weight* weight : {&layer.query, &layer.key, &layer.value, &layer.mix, &layer.up, &layer.down})
       for (int64_t tile = 0; tile < weight->tiles; ++tile) order.push_back({weight, tile});

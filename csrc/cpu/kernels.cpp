@@ -12,7 +12,7 @@ namespace {
 std::vector<const Kernels*> find_builds() {
   std::vector<const Kernels*> found;
 #if defined(__x86_64__)
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");  // and F16C, which came before them
   const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (has_avx2 && has_avx512) found.push_back(&avx512::table);

@@ -26,6 +26,12 @@ struct Matrix {
   static Matrix interleaved(const float* data, int64_t depth) { return {data, 4 * depth, 1, 4}; }
 };
 
+// How the values of a panel of a weight are stored: float32, float16 or bfloat16.
+enum class Stored { kFloat, kHalf, kBrain };
+
+// Rows of a weight that lie side by side in a panel of it, [depth][kColumns]: columns of the product.
+constexpr int64_t kColumns = 48;
+
 struct Kernels {
   const char* name;
   int64_t lanes;            // of a vector
@@ -65,6 +71,15 @@ struct Kernels {
   void (*few_rows)(int64_t rows, int64_t tokens, int64_t depth, const float* w, int64_t w_stride, const float* x,
                    int64_t x_stride, const float* bias, float* y, int64_t y_stride);
 
+  // y[row][column] = sum_k x[row][k] * panel[k][column] for kColumns columns, on top of what is there if `add`. Each sum goes
+  // from the first k to the last, whatever the rows. Meanwhile `bytes` bytes from `next` on are fetched into the second-level
+  // cache.
+  void (*rows_by_panel)(Stored stored, int64_t rows, int64_t depth, const float* x, int64_t x_stride, const void* panel,
+                        float* y, int64_t y_stride, bool add, const char* next, int64_t bytes);
+
+  // Values of a panel in float32.
+  void (*widen)(Stored stored, int64_t count, const void* from, float* out);
+
   // out[query] = the mean of values under softmax(query . key), over `keys` keys and one of the token's own; each value is
   // `depth` floats, the next one key_step or value_step on. seen, unless null: which keys count. score: room for
   // queries * (keys + 1) floats, the keys rounded up to whole vectors.
@@ -78,8 +93,8 @@ struct Kernels {
                       const float* key, const float* value, int64_t key_step, float* room, float* out,
                       int64_t out_step);
 
-  // out[i][lane] = x[i][lane] / the root mean square of x[.][lane] * gain[i], i < depth.
-  void (*rms_norm)(int vecs, int64_t depth, const float* gain, float eps, const float* x, float* out);
+  // out = x / its root mean square * gain, `width` values each.
+  void (*rms_norm)(int64_t width, const float* gain, float eps, const float* x, float* out);
 
   // x[.][lane] less its mean, by its standard deviation, times gain[i], plus bias[i].
   void (*layer_norm)(int vecs, int64_t depth, const float* gain, const float* bias, float eps, float* x);

@@ -8,7 +8,7 @@
 #include "kernels.h"
 #include "noise.h"
 
-#pragma GCC target("avx2,fma")
+#pragma GCC target("avx2,fma,f16c")
 #define SCONE_BUILD avx2
 #define SCONE_BUILD_NAME "AVX2"
 #define SCONE_NARROWER nullptr

@@ -7,7 +7,7 @@
 #include "kernels.h"
 #include "noise.h"
 
-#pragma GCC target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")
+#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
 #define SCONE_BUILD avx512
 #define SCONE_BUILD_NAME "AVX-512"
 #define SCONE_NARROWER &avx2::table

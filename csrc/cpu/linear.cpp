@@ -12,32 +12,19 @@
 namespace scone {
 namespace {
 
-// Most rows go along the lanes, in the panels of kernels.h: x is transposed once, and a value of the weight meets all lanes.
-// Few rows, and those that would leave a vector half empty, lie as they are, with their columns along the lanes.
 void by_tiles(const at::Tensor& x, const at::Tensor& weight, const float* bias, at::Tensor& y) {
   const int64_t depth = x.size(1), width = weight.size(0), stride = weight.stride(0);
-  const int64_t left = rows_left_over(x.size(0)), held = x.size(0) - left;
-  const std::vector<Panel> panels = make_panels(held);
-  const PackedRows packed(x.narrow(0, 0, held), panels);
+  const RowsInPanels rows(x);
   const int64_t tile = tile_rows(depth);
   const int64_t tiles = (width + tile - 1) / tile, threads = std::min<int64_t>(at::get_num_threads(), tiles);
   std::atomic<int64_t> taken{0};
   at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
-    std::vector<float> product, turned;
-    if (held) product.resize(tile * kMaxPanel), turned.resize((tile + kMaxPanel) * kMaxPanel);
+    std::vector<float> room;
     for (int64_t first; (first = tile * taken.fetch_add(1)) < width;) {
       const int64_t tokens = std::min(tile, width - first), later = first + threads * tile;
-      const float *w = weight.data_ptr<float>() + first * stride, *shift = bias ? bias + first : nullptr;
-      const auto out = [&](int64_t row) { return y.data_ptr<float>() + row * width + first; };
-      for (size_t p = 0; p < panels.size(); ++p) {
-        const bool fetch = p == 0 && later < width && stride == depth;
-        multiply(panels[p], tokens, depth, w, stride, fetch ? weight.data_ptr<float>() + later * stride : nullptr,
-                 packed.panel(p), product.data());
-        write_panel(panels[p], tokens, product.data(), shift, turned.data(), out(panels[p].first), width);
-      }
-      if (left)
-        for_few_rows().few_rows(left, tokens, depth, w, stride, x.data_ptr<float>() + held * x.stride(0), x.stride(0), shift,
-                                out(held), width);
+      const float* w = weight.data_ptr<float>() + first * stride;
+      const float* next = later < width && stride == depth ? weight.data_ptr<float>() + later * stride : nullptr;
+      multiply_rows(rows, tokens, w, stride, next, bias ? bias + first : nullptr, room, y.data_ptr<float>() + first, width);
     }
   });
 }
@@ -71,6 +58,21 @@ void write_panel(const Panel& panel, int64_t tokens, const float* product, const
       for (int64_t i = 0; i < std::min(lanes, tokens - t); ++i)
         y[row * width + t + i] = from[i] + (bias ? bias[t + i] : 0.0f);
     }
+}
+
+void multiply_rows(const RowsInPanels& rows, int64_t tokens, const float* w, int64_t stride, const float* next,
+                   const float* bias, std::vector<float>& room, float* y, int64_t y_stride) {
+  const int64_t depth = rows.x.size(1), left = rows.x.size(0) - rows.held;
+  if (rows.held) room.resize((2 * tokens + kMaxPanel) * kMaxPanel);
+  float *product = room.data(), *turned = product + tokens * kMaxPanel;
+  for (size_t p = 0; p < rows.panels.size(); ++p) {
+    const Panel& panel = rows.panels[p];
+    multiply(panel, tokens, depth, w, stride, p == 0 ? next : nullptr, rows.packed.panel(p), product);
+    write_panel(panel, tokens, product, bias, turned, y + panel.first * y_stride, y_stride);
+  }
+  if (left)
+    for_few_rows().few_rows(left, tokens, depth, w, stride, rows.x.data_ptr<float>() + rows.held * rows.x.stride(0),
+                            rows.x.stride(0), bias, y + rows.held * y_stride, y_stride);
 }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {

@@ -51,4 +51,20 @@ void multiply(const Panel& panel, int64_t tokens, int64_t depth, const float* w,
 void write_panel(const Panel& panel, int64_t tokens, const float* product, const float* bias, float* turned, float* y,
                  int64_t width);
 
+// Rows of x as multiply_rows takes them: most in panels, in which a value of the weight meets all lanes; few, and those that
+// would leave a vector half empty, as they lie.
+struct RowsInPanels {
+  explicit RowsInPanels(const at::Tensor& x)
+      : x(x), held(x.size(0) - rows_left_over(x.size(0))), panels(make_panels(held)), packed(x.narrow(0, 0, held), panels) {}
+
+  const at::Tensor x;
+  const int64_t held;
+  const std::vector<Panel> panels;
+  const PackedRows packed;
+};
+
+// y[row][token] = x[row] . w[token] + bias[token] for `tokens` rows of a weight, at most kMaxTile; `next` as in multiply.
+void multiply_rows(const RowsInPanels& rows, int64_t tokens, const float* w, int64_t stride, const float* next,
+                   const float* bias, std::vector<float>& room, float* y, int64_t y_stride);
+
 }  // namespace scone

@@ -32,6 +32,11 @@ inline at::Tensor as_float_rows(const at::Tensor& tensor) {
   return is_float_rows(tensor) ? tensor : tensor.to(at::kFloat).contiguous();
 }
 
+inline const float* floats(const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.is_contiguous(), "norms and biases must be contiguous");
+  return tensor.data_ptr<float>();
+}
+
 inline Matrix row_major(const at::Tensor& tensor) {
   return Matrix::row_major(tensor.data_ptr<float>(), tensor.stride(0));
 }

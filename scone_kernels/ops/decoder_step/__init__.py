@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from scone_kernels import _checks
 from scone_kernels._registry import Op
+from scone_kernels.ops.linear_half import from_panels
 
 
 class DecoderLayer(NamedTuple):
-    """The weights of one layer, each product's as (out, in).
+    """The weights of one layer, each product's as (out, in) in float32, or in 16 bits as `to_panels` makes them.
 
     x += mix(attend(norm(x))), then x += down(silu(gate(norm(x))) * up(norm(x))), with root-mean-square norms.
     """
@@ -57,7 +58,8 @@ def reference(
         return by_head * cos[:, None] + torch.cat([-second, first], -1) * sin[:, None]
 
     for i, (key, value) in enumerate(zip(keys, values)):
-        w = DecoderLayer(*weights[i * parts : (i + 1) * parts])  # type: ignore[arg-type]
+        own = DecoderLayer(*weights[i * parts : (i + 1) * parts])  # type: ignore[arg-type]
+        w = _wide(own, x.shape[1], heads * cos.shape[1], key.shape[1] * cos.shape[1])
         normed = norm(x, w.first_norm)
         query = turn(linear(normed, w.query, w.query_bias))  # (B, heads, depth)
         own_key = turn(linear(normed, w.key, w.key_bias))  # (B, groups, depth)
@@ -77,6 +79,19 @@ def reference(
         normed = norm(x, w.second_norm)
         x = x + linear(silu(linear(normed, w.gate)) * linear(normed, w.up), w.down)
     return x, torch.stack(new_keys), torch.stack(new_values)
+
+
+def _rows(layer: DecoderLayer, width: int, asked: int, kept: int) -> dict[str, int]:
+    """How many rows each product's weight has, for a width of x and so many columns of queries and of keys."""
+    inner = layer.down.shape[1]
+    return {"query": asked, "key": kept, "value": kept, "mix": width, "gate": inner, "up": inner, "down": width}
+
+
+def _wide(layer: DecoderLayer, width: int, asked: int, kept: int) -> DecoderLayer:
+    """The same with every weight as (out, in) in float32."""
+    rows = _rows(layer, width, asked, kept)
+    found = {name: getattr(layer, name) for name in rows}
+    return layer._replace(**{n: from_panels(w, rows[n]) for n, w in found.items() if w.dim() == 3})
 
 
 def _fake(x, weights, keys, values, cos, sin, seen, heads, eps):
@@ -153,14 +168,13 @@ def decoder_step(
 
 def _check_layer(name: str, layer: DecoderLayer, width: int, asked: int, kept: int, device: torch.device) -> None:
     """Every weight has the shape that a width of x and so many columns of queries and of keys ask for."""
-    inner = layer.gate.shape[0]
-    out = {"query": asked, "key": kept, "value": kept, "mix": width, "gate": inner, "up": inner, "down": width}
+    out = _rows(layer, width, asked, kept)
     for part, weight in zip(layer._fields, layer):
-        if part.endswith("_bias"):
-            shape: tuple[int, ...] = (out[part.removesuffix("_bias")],)
-        elif part.endswith("_norm"):
-            shape = (width,)
-        else:
-            shape = (out[part], {"mix": asked, "down": inner}.get(part, width))
+        shape = (width,) if part.endswith("_norm") else (out[part.removesuffix("_bias")],)
+        if part in out:
+            shape = (*shape, {"mix": asked, "down": out["gate"]}.get(part, width))
+            if weight is not None and weight.dim() == 3:
+                _checks.panels(f"{name}.{part}", weight, shape, device)
+                continue
         if weight is not None or not part.endswith("_bias"):
             _checks.single(f"{name}.{part}", weight, shape, device)  # type: ignore[arg-type]
