@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+PANEL = 48  # rows of a weight that lie side by side in a panel of it: kColumns in csrc/cpu/kernels.h
 
 
 def floats(name: str, tensor: Tensor, shape: tuple[int | None, ...], device: torch.device) -> None:
@@ -27,7 +28,7 @@ def single(name: str, tensor: Tensor, shape: Sequence[int | None], device: torch
 
 def panels(name: str, tensor: Tensor, weight: Sequence[int], device: torch.device) -> None:
     """`tensor` holds a weight of that shape, (M, K), in panels of 16 bits: (⌈M / 48⌉, K, 48)."""
-    _tensor(name, tensor, (-(-weight[0] // 48), weight[1], 48), device)
+    _tensor(name, tensor, (-(-weight[0] // PANEL), weight[1], PANEL), device)
     if tensor.dtype not in FLOATS[1:]:
         raise TypeError(f"{name} must be bfloat16 or float16, got {tensor.dtype}")
 

@@ -18,6 +18,8 @@ from transformers import (
 )
 
 from scone.decoder_step import DecoderStep
+from scone_kernels import keep_halves
+from scone_kernels.ops.linear_half import HalfLinear
 
 SIZES = {"vocab_size": 50, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 6,
          "num_key_value_heads": 2, "max_position_embeddings": 64}  # fmt: skip
@@ -70,6 +72,21 @@ def test_steps_are_those_of_transformers(family: str, padded: bool) -> None:
         real = slice(2, None) if padded else slice(None)  # what transformers keeps at padding is nobody's business
         torch.testing.assert_close(mine.keys[:, :, real], theirs.keys[:, :, real], atol=2e-5, rtol=2e-5)
         torch.testing.assert_close(mine.values[:, :, real], theirs.values[:, :, real], atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_may_be_kept_in_16_bits(family: str, dtype: torch.dtype) -> None:
+    model = _model(family).to(dtype).float()
+    (expected, cache), _ = _both(model, None)
+    assert keep_halves(model) == 7 * SIZES["num_hidden_layers"] + 1 and isinstance(model.lm_head, HalfLinear)
+    (theirs, _), (ours, grown) = _both(model, None)
+    torch.testing.assert_close(theirs, expected, atol=2e-5, rtol=2e-5)
+    torch.testing.assert_close(ours, expected, atol=2e-5, rtol=2e-5)
+    torch.testing.assert_close(grown.layers[-1].keys, cache.layers[-1].keys, atol=2e-5, rtol=2e-5)
+    step = DecoderStep.of(model)
+    model.bfloat16()
+    assert not step.takes(IDS[:, 4:], grown)
 
 
 @torch.no_grad()

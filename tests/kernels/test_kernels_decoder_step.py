@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scone_kernels import DecoderLayer, decoder_step
+from scone_kernels import DecoderLayer, decoder_step, to_panels
 
 # rows, layers, heads, groups, depth, width, inner, length of the cache
 SIZES = (
@@ -70,6 +70,39 @@ def test_matches_the_definition_in_float64(sizes, bias, backend):
         torch.testing.assert_close(actual.double(), exact, atol=2e-5, rtol=2e-5)
 
 
+PRODUCTS = ("query", "key", "value", "mix", "gate", "up", "down")
+
+
+def _rounded(given, dtype):
+    """The same with weights of 16 bits, and with those in panels."""
+    wide = [layer._replace(**{n: getattr(layer, n).to(dtype).float() for n in PRODUCTS}) for layer in given["layers"]]
+    panels = [layer._replace(**{n: to_panels(getattr(layer, n)) for n in PRODUCTS}) for layer in wide]
+    return given | {"layers": wide}, given | {"layers": panels}
+
+
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16))
+@pytest.mark.parametrize("sizes", SIZES)
+def test_weights_may_lie_in_panels_of_16_bits(sizes, dtype, backend):
+    wide, panels = _rounded(_inputs(*sizes), dtype)
+    found = decoder_step(**panels, backend=backend)
+    for actual, exact in zip(found, _exact(**wide)):
+        torch.testing.assert_close(actual.double(), exact, atol=2e-5, rtol=2e-5)
+    mixed = panels | {"layers": [layer._replace(up=other.up) for layer, other in zip(panels["layers"], wide["layers"])]}
+    for actual, before in zip(decoder_step(**mixed, backend=backend), found):
+        torch.testing.assert_close(actual, before, atol=2e-5, rtol=2e-5)
+
+
+def test_in_panels_a_text_has_the_same_bits_in_any_company(cpu_builds):
+    for build in cpu_builds:
+        torch.ops.scone_kernels.use_cpu_build(build)
+        _, given = _rounded(_inputs(*SIZES[5]), torch.bfloat16)
+        many = decoder_step(**given)[0]
+        for count in (1, 5, 13, 30):
+            some = {name: given[name][:count] for name in ("x", "cos", "sin")}
+            some |= {name: [cached[:count] for cached in given[name]] for name in ("keys", "values")}
+            assert torch.equal(decoder_step(**(given | some))[0], many[:count])
+
+
 def test_padding_is_not_looked_at(backend):
     given = _inputs(*SIZES[1])
     seen = torch.arange(13)[None] >= torch.tensor([0, 1, 5, 12, 13, 2, 0])[:, None]  # of one text all is padding
@@ -127,6 +160,10 @@ def test_bits_do_not_depend_on_threads_or_on_other_rows():
 def test_bad_arguments_are_named(change, message):
     with pytest.raises(ValueError, match=message):
         decoder_step(**(_inputs(*SIZES[1]) | change))
+    _, panels = _rounded(_inputs(*SIZES[1]), torch.float16)
+    panels["layers"][1] = panels["layers"][1]._replace(key=torch.zeros(2, 48, 48).half())
+    with pytest.raises(ValueError, match=r"layers\[1\].key must have shape \(1, 48, 48\), got \(2, 48, 48\)"):
+        decoder_step(**panels)
     half = _inputs(*SIZES[1]) | {"x": torch.ones(7, 48).bfloat16()}
     with pytest.raises(TypeError, match=r"x must be float32, got torch\.bfloat16"):
         decoder_step(**half)

@@ -35,7 +35,10 @@ def test_public_names():
         "gibbs_sample_from_logits",
         "status",
         "for_few_rows",
+        "keep_halves",
         "linear",
+        "linear_half",
+        "to_panels",
         "taylor_estimate",
     }
     assert all(hasattr(scone_kernels, name) for name in scone_kernels.__all__)

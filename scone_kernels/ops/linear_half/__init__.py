@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from scone_kernels import _backend, _checks
+from scone_kernels._checks import PANEL
 from scone_kernels._registry import Op
-
-COLUMNS = 48  # rows of the weight that lie side by side in a panel: kColumns in csrc/cpu/kernels.h
 
 
 def to_panels(weight: Tensor) -> Tensor | None:
@@ -26,8 +25,8 @@ def to_panels(weight: Tensor) -> Tensor | None:
         half = weight.detach().to(dtype)
         if torch.equal(half.float(), weight):
             rows, columns = weight.shape
-            padded = nn.functional.pad(half, (0, 0, 0, -rows % COLUMNS))
-            return padded.view(-1, COLUMNS, columns).transpose(1, 2).contiguous()
+            padded = nn.functional.pad(half, (0, 0, 0, -rows % PANEL))
+            return padded.view(-(-rows // PANEL), PANEL, columns).transpose(1, 2).contiguous()
     return None
 
 
@@ -38,7 +37,7 @@ def from_panels(panels: Tensor, width: int) -> Tensor:
     >>> torch.equal(from_panels(to_panels(weight), 1), weight)
     True
     """
-    return panels.transpose(1, 2).reshape(-1, panels.shape[1])[:width].float()
+    return panels.transpose(1, 2).flatten(0, 1)[:width].float()
 
 
 def reference(x: Tensor, panels: Tensor, bias: Tensor | None, width: int) -> Tensor:
@@ -97,7 +96,8 @@ class HalfLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (..., K) → (..., M)"""
-        if x.dtype != torch.float32 or x.device.type != "cpu" or torch.is_grad_enabled():
+        plain = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_grad_enabled()
+        if not plain or torch.is_autocast_enabled("cpu"):
             return nn.functional.linear(x, self.weight.to(x.dtype), self.bias)
         rows = torch.ops.scone_kernels.linear_half(
             x.reshape(-1, x.shape[-1]), self.panels, self.bias, self.out_features
