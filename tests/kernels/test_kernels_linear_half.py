@@ -64,7 +64,7 @@ def test_panels_hold_what_can_be_held():
         assert panels.dtype == dtype and panels.shape == (2, 7, 48) and panels.is_contiguous()
         assert torch.equal(from_panels(panels, 50), weight.to(dtype).float())
     assert to_panels(torch.full((2, 2), 1e-30)) is None  # neither: too fine for one, too small for the other
-    with pytest.raises(TypeError, match="weight must be float32, got torch.bfloat16"):
+    with pytest.raises(TypeError, match=r"weight must be float32, got torch\.bfloat16"):
         to_panels(weight.bfloat16())
 
 
@@ -101,7 +101,7 @@ def test_bad_arguments_are_named():
         linear_half(torch.ones(1, 5), panels, width=50)
     with pytest.raises(ValueError, match=r"panels must have shape \(3, 4, 48\), got \(2, 4, 48\)"):
         linear_half(torch.ones(1, 4), panels, width=97)
-    with pytest.raises(TypeError, match="panels must be bfloat16 or float16, got torch.float32"):
+    with pytest.raises(TypeError, match=r"panels must be bfloat16 or float16, got torch\.float32"):
         linear_half(torch.ones(1, 4), panels.float(), width=50)
     with pytest.raises(ValueError, match=r"bias must have shape \(50,\), got \(49,\)"):
         linear_half(torch.ones(1, 4), panels, torch.ones(49), width=50)

@@ -170,7 +170,7 @@ def _check_layer(name: str, layer: DecoderLayer, width: int, asked: int, kept: i
     """Every weight has the shape that a width of x and so many columns of queries and of keys ask for."""
     out = _rows(layer, width, asked, kept)
     for part, weight in zip(layer._fields, layer):
-        shape = (width,) if part.endswith("_norm") else (out[part.removesuffix("_bias")],)
+        shape: tuple[int, ...] = (width,) if part.endswith("_norm") else (out[part.removesuffix("_bias")],)
         if part in out:
             shape = (*shape, {"mix": asked, "down": out["gate"]}.get(part, width))
             if weight is not None and weight.dim() == 3:

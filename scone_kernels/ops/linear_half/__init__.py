@@ -76,6 +76,8 @@ def linear_half(
 class HalfLinear(nn.Linear):
     """`nn.Linear` whose weight lies in panels of 16 bits; `weight` makes a float32 copy of it."""
 
+    bits: Tensor
+
     def __init__(self, panels: Tensor, width: int, bias: nn.Parameter | None) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features, self.stored = panels.shape[1], width, panels.dtype
