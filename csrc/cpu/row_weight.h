@@ -15,8 +15,8 @@ struct Bytes {
   int64_t count = 0;
 };
 
-// Columns of a panel that are widened at a time: 288 KB, which stay in the second-level cache.
-constexpr int64_t kDeepest = 1536;
+// Columns of a panel that are widened at a time: 54 KB.
+constexpr int64_t kDeepest = 288;
 
 // `rows` features out, `columns` in: float32 as (rows, columns), or 16 bits in panels, (panels, columns, kColumns), the last
 // of them filled up with zeros. A tile is kColumns rows.
@@ -89,10 +89,10 @@ inline void multiply_tile(const RowWeight& weight, int64_t tile, Input& x, Room&
     room.panel.resize(kDeepest * kColumns);
     for (int64_t k = 0; k < std::max<int64_t>(1, depth); k += kDeepest) {
       const int64_t deep = std::min(kDeepest, depth - k);
+      const int64_t begin = next.count * k / std::max<int64_t>(1, depth), end = next.count * (k + deep) / std::max<int64_t>(1, depth);
       build.widen(weight.stored, deep * kColumns, from + 2 * k * kColumns, room.panel.data());
-      build.rows_by_panel(Stored::kFloat, rows, deep, left + k, stride, room.panel.data(), y, kColumns, k > 0, next.begin,
-                          next.count);
-      next = {};  // it is on its way
+      build.rows_by_panel(Stored::kFloat, rows, deep, left + k, stride, room.panel.data(), y, kColumns, k > 0,
+                          next.begin ? next.begin + begin : nullptr, end - begin);
     }
   }
 }
