@@ -87,11 +87,12 @@ inline void multiply_tile(const RowWeight& weight, int64_t tile, Input& x, Room&
     build.rows_by_panel(weight.stored, rows, depth, left, stride, from, y, kColumns, false, next.begin, next.count);
   } else {
     room.panel.resize(kDeepest * kColumns);
-    for (int64_t k = 0; k < std::max<int64_t>(1, depth); k += kDeepest) {
-      const int64_t deep = std::min(kDeepest, depth - k);
-      const int64_t begin = next.count * k / std::max<int64_t>(1, depth), end = next.count * (k + deep) / std::max<int64_t>(1, depth);
+    const int64_t pieces = std::max<int64_t>(1, (depth + kDeepest - 1) / kDeepest);
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      const int64_t k = piece * kDeepest, deep = std::min(kDeepest, depth - k);
+      const int64_t begin = next.count * piece / pieces, end = next.count * (piece + 1) / pieces;
       build.widen(weight.stored, deep * kColumns, from + 2 * k * kColumns, room.panel.data());
-      build.rows_by_panel(Stored::kFloat, rows, deep, left + k, stride, room.panel.data(), y, kColumns, k > 0,
+      build.rows_by_panel(Stored::kFloat, rows, deep, left + k, stride, room.panel.data(), y, kColumns, piece > 0,
                           next.begin ? next.begin + begin : nullptr, end - begin);
     }
   }
