@@ -59,7 +59,7 @@ class Products:
         return Products(list(watch.found.values()))
 
     def with_weights_of(self, model: torch.nn.Module) -> Products:
-        """Those whose weight is a parameter of the model."""
+        """Those whose weight is a parameter or a buffer of the model."""
         own = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
         return Products([found for found in self.found if found[2].data_ptr() in own])
 

@@ -110,8 +110,8 @@ class HalfLinear(nn.Linear):
 def keep_halves(model: nn.Module) -> int:
     """Keep the weights of a model's linear layers in 16 bits, in place, where not one value changes; how many were.
 
-    For models in float32 on a CPU that were published in bfloat16 or float16: the results are those of float32, the
-    memory is half, and so is the time of a step that waits for it. A weight that is also an embedding table is kept as it
+    For models in float32 on a CPU that were published in bfloat16 or float16: the results are those of float32,
+    they take half the memory, and a step waits half as long for it. A weight that is also an embedding table is kept as it
     is for that and in 16 bits for the product. Weights that are not numbers of 16 bits, and layers of other kinds, stay.
     Weights can no longer be trained. Without vector kernels nothing is done.
 
