@@ -5,6 +5,7 @@
     python -m bench decode memory profile growth   memory beyond the models, the operations of one step, and how the
                                                    cost grows with candidates, lookahead, prompt, batch and the rest
     python -m bench decode window                  how much of a long prompt has to be judged
+    python -m bench decode control                 control and fluency against paper() on more prompts, without timing
     python -m bench decode --out DIR               each part also as Markdown, with a plot for each growth
 
 Methods take turns on the same prompts, so that a noisy machine disturbs all of them alike; ratios are taken prompt by
@@ -23,6 +24,7 @@ from typing import Any
 
 import torch
 
+from bench.control import control, difference, mean_and_error
 from bench.floor import Products, memory_gigabytes
 from bench.growth import SIZES, grow
 from bench.kernels import gemm_gflops
@@ -44,6 +46,7 @@ PROMPTS = (
     "The book starts slowly, but",
     "After two hours of waiting, we",
 )
+CONTROL_PROMPTS = 20
 LITERAL_TOKENS = 2  # of the literal algorithm, which takes many seconds for each
 PARTS = {
     "compare": "Cost of decoding",
@@ -52,6 +55,7 @@ PARTS = {
     "profile": "Profile of a step",
     "growth": "How the cost grows",
     "window": "How much of a long prompt has to be judged",
+    "control": "Control and fluency against the paper's settings",
 }
 
 
@@ -75,10 +79,16 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench decode", description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--tokens", type=int, default=25, help="new tokens a text (default 25)")
-    parser.add_argument("--prompts", type=int, default=len(PROMPTS), help=f"how many of {len(PROMPTS)} prompts")
+    parser.add_argument(
+        "--prompts",
+        type=int,
+        help=f"how many: {len(PROMPTS)}, which is all there are; for control {CONTROL_PROMPTS} of 60",
+    )
     parser.add_argument("--sizes", nargs="+", default=SIZES, choices=SIZES, help="growth: only these (default: all)")
     parser.add_argument("--out", type=Path, help="folder for a Markdown file of each part, and the plots")
     args = parser.parse_args(argv)
+    if args.prompts is not None and args.prompts < 1:
+        parser.error(f"--prompts must be at least 1, got {args.prompts}")
 
     engine = Scone.from_pretrained(target="positive")
     for part in args.parts or ["compare"]:
@@ -93,6 +103,8 @@ def main(argv: list[str]) -> int:
             sections = [profile(engine)]
         elif part == "window":
             sections = [windows(engine)]
+        elif part == "control":
+            sections = [control(engine, args.prompts or CONTROL_PROMPTS, args.tokens)]
         else:
             sections = grow(engine, args.out, args.sizes)
         text = f"# {PARTS[part]}\n\n`python -m bench decode {' '.join(argv)}`\n\n{describe()}\n\n"
@@ -282,7 +294,7 @@ def _table(engine: Scone, runs: dict[str, Runs]) -> str:
                 f"{1000 * min(own):.0f} to {1000 * max(own):.0f}",
                 f"{statistics.median(ratios):.1f}",
                 f"{literal / statistics.median(own):.0f}",
-                _mean_and_error(engine.verifier.score(run.texts)) if full else "",
+                mean_and_error(engine.verifier.score(run.texts)) if full else "",
                 _perplexity(run) if full else "",
             ]
         )
@@ -294,11 +306,6 @@ def _table(engine: Scone, runs: dict[str, Runs]) -> str:
         "them. `best-of-10` and `literal` have transformers' models as they come.\n"
     )
     return markdown(header, rows) + note
-
-
-def _mean_and_error(scores: torch.Tensor, sign: str = "") -> str:
-    error = float(scores.std()) / len(scores) ** 0.5 if len(scores) > 1 else float("nan")
-    return f"{float(scores.mean()):{sign}.3f} ± {error:.3f}"
 
 
 def _perplexity(run: Runs) -> str:
@@ -315,8 +322,8 @@ def _against_paper(engine: Scone, runs: dict[str, Runs]) -> str:
     nll = {name: torch.tensor(runs[name].nll) / torch.tensor(runs[name].nll_tokens) for name in phi}
     return (
         "Default less `paper()`, text by text, with the standard error: "
-        f"φ {_mean_and_error(phi['default'] - phi['paper'], '+')}, "
-        f"log-perplexity {_mean_and_error(nll['default'] - nll['paper'], '+')}.\n"
+        f"φ {difference(phi['default'], phi['paper'])}, "
+        f"log-perplexity {difference(nll['default'], nll['paper'])}.\n"
     )
 
 
