@@ -197,6 +197,9 @@ def test_recipes_refuse_nonsense(capsys):
         main(["sentiment", "--bfloat16"])
     assert "--bfloat16 must come with mlm, got sentiment" in capsys.readouterr().err
     with pytest.raises(SystemExit):
+        main(["topic", "--score"])
+    assert "--score must come with mlm, got topic" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
         main(["poetry"])
 
 
@@ -214,3 +217,17 @@ def test_accuracy_hides_as_many_of_the_chosen_tokens_as_it_is_told(monkeypatch, 
     window = np.random.default_rng(0).integers(2000, 20000, (80, 64))
     top1, _ = mlm.accuracy(_Parrot(), window, rate=0.5, hidden=hidden)
     assert top1 == pytest.approx(right, abs=0.03)  # of 2,500 tokens: three standard deviations
+
+
+def test_score_prints_both_counts_of_the_shipped_model_and_of_what_it_began_with(monkeypatch, capsys):
+    windows = np.random.default_rng(0).integers(2000, 20000, (160, 64))
+    monkeypatch.setattr(mlm, "masked_logits", lambda model, seen, chosen: _Parrot()(input_ids=seen[chosen])[0])
+    monkeypatch.setattr(mlm, "evaluation_windows", lambda split, rows, length: {f"{split} text": windows})
+    assert main(["mlm", "--score"]) == 0
+    printed = capsys.readouterr().out
+    for model in printed.split("masked-lm before training"):
+        lines = dict(reversed(line.split(maxsplit=1)) for line in model.splitlines() if "top-1" in line)
+        assert float(lines["test text top-1, 15 % of 64 tokens masked"]) == 0
+        assert float(lines["test text top-1, 64 tokens, chosen as BERT's training does"]) == pytest.approx(
+            0.1, abs=0.03
+        )

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from scone.embedded.cache import cache_folder
+from scone.embedded.encoders import fresh_masked_lm, load_masked_lm
 from scone.embedded.names import LABELS, WEIGHTS
 from scone.embedded.train import classifier, judges, mlm, publish, tasks
 
@@ -28,14 +29,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--onwards", action="store_true", help="mlm: begin with the weights that scone ships")
     parser.add_argument("--bfloat16", action="store_true", help="mlm: faster where the CPU has AVX512-BF16 or AMX")
     parser.add_argument("--no-train", action="store_true", help="publish the last checkpoint as it is")
+    parser.add_argument(
+        "--score", action="store_true", help="mlm: score what scone ships and what it began with, no more"
+    )
     options = parser.parse_args(arguments)
     if options.minutes is not None and options.minutes <= 0:
         parser.error(f"--minutes must be positive, got {options.minutes}")
-    for flag in ("onwards", "bfloat16"):
+    for flag in ("onwards", "bfloat16", "score"):
         if getattr(options, flag) and options.recipe != "mlm":
             parser.error(f"--{flag} must come with mlm, got {options.recipe}")
     if options.recipe == "judges":
         scores = {name: _train_judge(name, options) for name in LABELS}
+    elif options.score:
+        models = {"masked-lm": load_masked_lm()[0], "masked-lm before training": fresh_masked_lm()}
+        scores = {name: publish.score_masked_lm(model) for name, model in models.items()}
     elif options.recipe == "mlm":
         scores = {"masked-lm": _train_masked_lm(options)}
     else:

@@ -48,21 +48,26 @@ def publish_masked_lm(
     path = folder / "masked-lm.safetensors"
     folder.mkdir(parents=True, exist_ok=True)
     save_file(pack(trained, start), path)
-    loaded = assemble_masked_lm(load_file(path))
-    scores = {}
-    for length in (32, 64, 96):
-        for domain, windows in mlm.evaluation_windows("test", EVALUATION_ROWS, length).items():
-            top1, loss = mlm.accuracy(loaded, windows)
-            scores[f"{domain} top-1, 15 % of {length} tokens masked"] = round(top1, 4)
-            if length == 64:
-                scores[f"{domain} cross-entropy, 64 tokens"] = round(loss, 3)
-                scores[f"{domain} top-1, 64 tokens, chosen as BERT's training does"] = round(
-                    mlm.accuracy(loaded, windows, hidden=0.8)[0], 4
-                )
+    scores = score_masked_lm(assemble_masked_lm(load_file(path)))
     with open(curve) as handle:
         last = list(csv.DictReader(handle))[-1]
     training = {key: round(float(last[key]) + earlier.get(key, 0.0), 1) for key in ("minutes", "step", "tokens")}
     write_card(path, base=BASE, licence=LICENCE, data=SOURCES["mlm"], command=command, training=training, scores=scores)
+    return scores
+
+
+def score_masked_lm(model: nn.Module) -> dict[str, float]:
+    """Top-1 and cross-entropy on windows of the test split, all of whose counted tokens are hidden, or 80 % as in BERT."""
+    scores = {}
+    for length in (32, 64, 96):
+        for domain, windows in mlm.evaluation_windows("test", EVALUATION_ROWS, length).items():
+            top1, loss = mlm.accuracy(model, windows)
+            scores[f"{domain} top-1, 15 % of {length} tokens masked"] = round(top1, 4)
+            if length == 64:
+                scores[f"{domain} cross-entropy, 64 tokens"] = round(loss, 3)
+                scores[f"{domain} top-1, 64 tokens, chosen as BERT's training does"] = round(
+                    mlm.accuracy(model, windows, hidden=0.8)[0], 4
+                )
     return scores
 
 
