@@ -92,7 +92,7 @@ struct Step {
           score(step.sizes.heads / step.sizes.groups * (step.length + kMaxPanel)) {}
     Values normed;
     Room room;
-    std::vector<float> queries, score;
+    Floats queries, score;
   };
 
   void norm(const float* gain, const Own& own) const {

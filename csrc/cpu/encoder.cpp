@@ -26,7 +26,7 @@ struct Texts {
 
   // out = each query's mean of its text's values, for one head of one text; all are (rows, width).
   void attend(int64_t piece, const float* query, const float* key, const float* value, float* out,
-              std::vector<float>& room) const {
+              Floats& room) const {
     const int64_t text = piece / heads, depth = width / heads, column = piece % heads * depth;
     const int64_t count = keys[text + 1] - keys[text], from = keys[text] * width + column, to = queries[text] * width + column;
     room.resize((depth + 8) * (count + kMaxPanel));
@@ -104,7 +104,7 @@ at::Tensor in_panels(const at::Tensor& x, const std::vector<int64_t>& start, con
   const at::Tensor key = at::empty({x.size(0), width}, at::kFloat), value = at::empty_like(key);
   at::Tensor out = at::empty({rows.size(0), width}, at::kFloat);
   team.run([&] {
-    std::vector<float> product(kMaxTile * kMaxPanel), turned((kMaxTile + kMaxPanel) * kMaxPanel), room;
+    Floats product(kMaxTile * kMaxPanel), turned((kMaxTile + kMaxPanel) * kMaxPanel), room;
     int64_t phase = 0;
     const auto share = [&](int64_t pieces, const auto& f) { team.share(phase++, pieces, f); };
     share(int64_t(all.panels.size()), [&](int64_t p) { pack(all.state, p, x.data_ptr<float>()); });
@@ -197,7 +197,7 @@ at::Tensor encoder(const at::Tensor& x, const at::Tensor& starts, const at::Tens
     const at::Tensor query = apply(state, 0), context = at::empty_like(query);
     const Texts texts{start, last ? asked : start, heads, x.size(1)};
     at::parallel_for(0, texts.pieces(), 1, [&](int64_t begin, int64_t end) {
-      std::vector<float> room;
+      Floats room;
       for (int64_t piece = begin; piece < end; ++piece)
         texts.attend(piece, query.data_ptr<float>(), key.data_ptr<float>(), value.data_ptr<float>(),
                      context.data_ptr<float>(), room);

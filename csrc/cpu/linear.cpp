@@ -19,7 +19,7 @@ void by_tiles(const at::Tensor& x, const at::Tensor& weight, const float* bias, 
   const int64_t tiles = (width + tile - 1) / tile, threads = std::min<int64_t>(at::get_num_threads(), tiles);
   std::atomic<int64_t> taken{0};
   at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
-    std::vector<float> room;
+    Floats room;
     for (int64_t first; (first = tile * taken.fetch_add(1)) < width;) {
       const int64_t tokens = std::min(tile, width - first), later = first + threads * tile;
       const float* w = weight.data_ptr<float>() + first * stride;
@@ -61,7 +61,7 @@ void write_panel(const Panel& panel, int64_t tokens, const float* product, const
 }
 
 void multiply_rows(const RowsInPanels& rows, int64_t tokens, const float* w, int64_t stride, const float* next,
-                   const float* bias, std::vector<float>& room, float* y, int64_t y_stride) {
+                   const float* bias, Floats& room, float* y, int64_t y_stride) {
   const int64_t depth = rows.x.size(1), left = rows.x.size(0) - rows.held;
   if (rows.held) room.resize((2 * tokens + kMaxPanel) * kMaxPanel);
   float *product = room.data(), *turned = product + tokens * kMaxPanel;

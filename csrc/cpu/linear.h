@@ -65,6 +65,6 @@ struct RowsInPanels {
 
 // y[row][token] = x[row] . w[token] + bias[token] for `tokens` rows of a weight, at most kMaxTile; `next` as in multiply.
 void multiply_rows(const RowsInPanels& rows, int64_t tokens, const float* w, int64_t stride, const float* next,
-                   const float* bias, std::vector<float>& room, float* y, int64_t y_stride);
+                   const float* bias, Floats& room, float* y, int64_t y_stride);
 
 }  // namespace scone

@@ -69,7 +69,7 @@ struct Input {
 // What a thread needs for its products.
 struct Room {
   explicit Room(int64_t rows) : product(rows * kColumns) {}
-  std::vector<float> product, panel;
+  Floats product, panel;
 };
 
 // room.product[row][column] = x times a tile of the weight, kColumns apart. A panel in 16 bits is widened while it is read, or
