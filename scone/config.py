@@ -1,223 +1,94 @@
-"""The options of the method, each with its range."""
+"""The options that every lookahead shares, and the presets; each lookahead has those that act in it."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar
 
-from scone.errors import ConfigError
+from scone.lookahead import Expectation, Gibbs, Lookahead, Mix, Nothing, Rollout, Taylor
+from scone.options import Options, choice, integer, number, one_of, option
+from scone.reweigh import RULES
 
-__all__ = ["MAX_LOOKAHEAD", "SconeConfig"]
-
-MAX_LOOKAHEAD = 25
-"""Tokens of lookahead where `lookahead` is None and more than that remain."""
-
-Reweigh = Literal["bayes", "odds", "softmax", "logit"]
-Taylor = Literal["position", "mean"]
-Linearise = Literal["prob", "logit"]
-Init = Literal["warm", "lm", "mask"]
-Marginals = Literal["sweep", "masked", "unmasked"]
-Schedule = Literal["systematic", "uniform"]
-Expand = Literal["sample", "mean"]
+__all__ = ["SconeConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SconeConfig:
+class SconeConfig(Options):
     """Options of the method; `docs/options.md` says what each does and what it was measured to do.
 
-    >>> config = SconeConfig(strength=4, top_k=20)
-    >>> config.replace(chains=2).chains
-    2
+    >>> config = SconeConfig(strength=4, lookahead=Expectation(tokens=2))
+    >>> config.replace(top_k=20).top_k
+    20
     >>> SconeConfig(top_k=0)
     Traceback (most recent call last):
     scone.errors.ConfigError: top_k must be an integer of at least 1, got 0
+    >>> SconeConfig(chains=2)
+    Traceback (most recent call last):
+    scone.errors.ConfigError: chains is no option of SconeConfig: write lookahead=Gibbs(chains=...)
     """
 
-    # candidates
-    top_k: int = 10
-    top_p: float = 1.0
-    min_p: float = 0.0
-    min_mass: float = 0.02
-    temperature: float = 1.0
+    retired: ClassVar[dict[str, str]] = {
+        "init": "write lookahead=Expectation(...), Masked(...), or Gibbs(start=Rollout(), Masks() or Carried())",
+        "expand": "write lookahead=Expectation(...) or Gibbs(estimate=AtMean(), AtSample() or Taylor())",
+        "blend": "write lookahead=Mix(Expectation(...), Nothing(), weights=(...))",
+        "lm_lookahead": "write lookahead=Gibbs(start=Rollout(tokens=...))",
+        "lookahead_top_p": "write lookahead=Paths(top_p=...) or Gibbs(start=Rollout(top_p=...))",
+        "lookahead_min_p": "write lookahead=Paths(min_p=...) or Gibbs(start=Rollout(min_p=...))",
+        "mlm_temperature": "write lookahead=Gibbs(temperature=...)",
+        "warmup": "write lookahead=Gibbs(start=Masks(warmup=...))",
+        "coupled": "write lookahead=Gibbs(coupled=...) or Paths(coupled=...)",
+        "marginals": "write lookahead=Gibbs(estimate=Taylor(marginals=...))",
+        "taylor": "write lookahead=Gibbs(estimate=Taylor(form=...))",
+        "linearise": "write lookahead=Gibbs(estimate=Taylor(linearise=...))",
+        "taylor_scale": "write lookahead=Gibbs(estimate=Taylor(scale=...)), or AtSample() for none",
+        **{
+            name: f"write lookahead=Gibbs({name}=...)"
+            for name in ("schedule", "block", "iterations", "thin", "chains", "workers", "sync_every")
+        },
+    }
 
-    # reweighing
-    reweigh: Reweigh = "odds"
-    strength: float = 24.0
-    epsilon: float = 1e-4
-
-    # lookahead
-    init: Init = "lm"
-    lookahead: int | None = 3
-    lm_lookahead: int | None = None
-    lookahead_top_p: float = 0.9
-    lookahead_min_p: float = 0.1
-    context_window: int | None = None
-    mlm_temperature: float = 1.0
-
-    # Gibbs
-    schedule: Schedule = "systematic"
-    block: int = 6
-    iterations: int = 1
-    warmup: int = 4
-    thin: int | None = None
-    chains: int = 1
-    workers: int = 1
-    sync_every: int = 1
-    coupled: bool = True
-
-    # estimate
-    blend: float = 0.5
-    expand: Expand = "mean"
-    marginals: Marginals = "sweep"
-    taylor: Taylor = "position"
-    linearise: Linearise = "logit"
-    taylor_scale: float = 0.0
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            check, expected = _EXPECT[field.name]
-            if not check(value):
-                raise ConfigError(f"{field.name} must be {expected}, got {value!r}")
-
-    def replace(self, **changes: Any) -> SconeConfig:
-        """A copy with some options changed; an unknown name raises ConfigError.
-
-        >>> SconeConfig().replace(strength=2.0).strength
-        2.0
-        """
-        known = {field.name for field in dataclasses.fields(self)}
-        unknown = sorted(set(changes) - known)
-        if unknown:
-            raise ConfigError(f"{unknown[0]} must be one of {', '.join(sorted(known))}, got an unknown option")
-        return dataclasses.replace(self, **changes)
+    top_k: int = option(10, integer(1), "candidates for the next token: the k likeliest")
+    top_p: float = option(1.0, number(0, 1, above=True), "keep only the likeliest candidates that reach this mass")
+    min_p: float = option(0.0, number(0, 1), "drop candidates below this share of the likeliest one's probability")
+    min_mass: float = option(0.02, number(0, 1), "a candidate less probable than this gets no lookahead of its own")
+    temperature: float = option(1.0, number(0, above=True), "of the language model's distribution")
+    context_window: int | None = option(
+        None, integer(1, optional=True), "tokens of the LM, the last ones, that are judged; none: all that fit"
+    )
+    lookahead: Lookahead = option(Mix(Expectation(tokens=3), Nothing()), one_of(Lookahead), "who looks ahead")
+    reweigh: str = option("odds", choice(*RULES), "how q changes the next-token distribution")
+    strength: float = option(24.0, number(0), "how strongly q counts, for attributes without a strength of their own")
+    epsilon: float = option(
+        1e-4, number(0, 0.5, above=True), "q is clamped to at least this: no estimate alone rules a candidate out"
+    )
 
     @classmethod
     def paper(cls, **changes: Any) -> SconeConfig:
         """The paper to the letter: 10 candidates, 2 chains of 20 single-site updates, thinned by 5, softmax of sums.
 
-        >>> SconeConfig.paper().iterations
+        >>> SconeConfig.paper().lookahead.iterations
         20
         """
-        return cls(
-            top_k=10,
-            min_mass=0.0,
-            reweigh="softmax",
-            strength=1.0,
-            init="lm",
-            lookahead=25,
-            lookahead_top_p=0.9,
-            lookahead_min_p=0.1,
+        lookahead = Gibbs(
+            tokens=25,
+            start=Rollout(top_p=0.9, min_p=0.1),
             schedule="uniform",
             block=1,
             iterations=20,
-            warmup=0,
             thin=5,
             chains=2,
             coupled=False,
-            blend=0.0,
-            expand="sample",
-            marginals="unmasked",
-            taylor="mean",
-            linearise="prob",
-            taylor_scale=1.0,
-        ).replace(**changes)
+            estimate=Taylor(form="mean", linearise="prob", marginals="unmasked", clamp=False),
+        )
+        paper = cls(top_k=10, min_mass=0.0, reweigh="softmax", strength=1.0, lookahead=lookahead)
+        return paper.replace(**changes)
 
     @classmethod
     def fast(cls, **changes: Any) -> SconeConfig:
         """The cheapest useful setting: fewer candidates, one expected token of lookahead, a short context.
 
-        >>> SconeConfig.fast().chains
-        1
+        >>> SconeConfig.fast().lookahead
+        Expectation(tokens=1, among=8)
         """
-        return cls(top_k=8, min_mass=0.05, lookahead=1, blend=0.0, context_window=64).replace(**changes)
-
-    @property
-    def uses_masked_lm(self) -> bool:
-        """Whether the masked LM has a say in q of a differentiable verifier; the LM's expectations do without it.
-
-        >>> SconeConfig().uses_masked_lm, SconeConfig.paper().uses_masked_lm
-        (False, True)
-        """
-        return not (self.init == "lm" and self.expand == "mean")
-
-    @property
-    def samples(self) -> int:
-        """States that each q is averaged over: those that every chain keeps, times the chains.
-
-        >>> SconeConfig.paper().samples, SconeConfig().samples
-        (8, 1)
-        """
-        kept = 1 if self.thin is None or not self.iterations else -(-self.iterations // self.thin)
-        return self.chains * kept
-
-    def horizon(self, remaining: int) -> int:
-        """Tokens of lookahead when `remaining` tokens may still follow the candidate.
-
-        >>> SconeConfig(lookahead=None).horizon(100), SconeConfig().horizon(1)
-        (25, 1)
-        """
-        return max(0, min(MAX_LOOKAHEAD if self.lookahead is None else self.lookahead, remaining))
-
-
-_Rule = tuple[Callable[[Any], bool], str]
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _integer(least: int, optional: bool = False) -> _Rule:
-    expected = f"an integer of at least {least}" + (" or None" if optional else "")
-    return lambda v: (optional and v is None) or (_is_int(v) and v >= least), expected
-
-
-def _number(low: float, high: float = math.inf, *, open_low: bool = False) -> _Rule:
-    expected = f"a number in {'(' if open_low else '['}{low:g}, {high:g}{')' if high == math.inf else ']'}"
-    return lambda v: _is_real(v) and low <= v <= high and not (open_low and v == low), expected
-
-
-def _choice(options: Any) -> _Rule:
-    values = get_args(options)
-    return lambda v: v in values, f"one of {', '.join(map(repr, values))}"
-
-
-_EXPECT: dict[str, _Rule] = {
-    "top_k": _integer(1),
-    "top_p": _number(0, 1, open_low=True),
-    "min_p": _number(0, 1),
-    "min_mass": _number(0, 1),
-    "temperature": _number(0, open_low=True),
-    "reweigh": _choice(Reweigh),
-    "strength": _number(0),
-    "epsilon": _number(0, 0.5, open_low=True),
-    "init": _choice(Init),
-    "lookahead": _integer(0, optional=True),
-    "lm_lookahead": _integer(1, optional=True),
-    "lookahead_top_p": _number(0, 1, open_low=True),
-    "lookahead_min_p": _number(0, 1),
-    "context_window": _integer(1, optional=True),
-    "mlm_temperature": _number(0, open_low=True),
-    "schedule": _choice(Schedule),
-    "block": _integer(1),
-    "iterations": _integer(0),
-    "warmup": _integer(0),
-    "thin": _integer(1, optional=True),
-    "chains": _integer(1),
-    "workers": _integer(1),
-    "sync_every": _integer(1),
-    "coupled": (lambda v: isinstance(v, bool), "True or False"),
-    "blend": _number(0, 1),
-    "expand": _choice(Expand),
-    "marginals": _choice(Marginals),
-    "taylor": _choice(Taylor),
-    "linearise": _choice(Linearise),
-    "taylor_scale": _number(0),
-}
+        fast = cls(top_k=8, min_mass=0.05, context_window=64, lookahead=Expectation(tokens=1, among=8))
+        return fast.replace(**changes)

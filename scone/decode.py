@@ -1,30 +1,29 @@
-"""The engine: prefill, propose, look ahead, linearise, estimate, reweigh, sample, commit.
+"""The engine: what a user imports.
 
-engine = Scone.from_pretrained(target="positive")
-engine.generate(["The movie was"], max_new_tokens=25, seed=0).texts
+    engine = Scone.from_pretrained(target="positive")
+    engine.generate(["The movie was"], max_new_tokens=25, seed=0).texts
+
+How a text comes about is in `scone.loop`, who looks ahead in `scone.lookahead`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from scone.conditionals import Conditionals
 from scone.config import SconeConfig
-from scone.control import Controller, Judged
 from scone.errors import InputError, ModelError
-from scone.estimate import all_hold, reweigh
 from scone.hf import SconeLogitsProcessor, generate_with
-from scone.lm import CausalLM, LMState
+from scone.lm import CausalLM, MaskedLM
 from scone.loading import EMBEDDED, load_causal_lm, load_masked_lm
-from scone.output import Output, Step, Timer
+from scone.lookahead import Parts
+from scone.loop import Loop, Process, Taken, prefill
+from scone.output import Cost, Output, Step
 from scone.prompts import Prompt, check_counts, check_sampling, check_stops, open_prompts
-from scone.sampling import Candidates, choose, propose
-from scone.seeds import token_seed
 from scone.text import Text, Writer
 from scone.verifier import Expression, Verifier
 
@@ -33,27 +32,12 @@ __all__ = ["Output", "Scone", "SconeConfig", "Step", "Verifier"]
 Processor = Callable[[Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class Decision:
-    """One step for B texts, before a token is taken."""
-
-    candidates: Candidates
-    judged: Judged
-    q: Tensor  # (B, K) product over the verifier's terms, each to its strength
-    log_p_star: Tensor  # (B, K)
-
-    def step(self, b: int, chosen: int | None, seconds: dict[str, float]) -> Step:
-        """The record of one text's step, without the places that hold no candidate."""
-        real = ~self.candidates.log_p[b].isneginf()
-        tokens, log_p = self.candidates.tokens[b][real], self.candidates.log_p[b][real]
-        return Step(tokens, log_p, self.q[b][real], self.log_p_star[b][real], chosen=chosen, seconds=seconds)
-
-
 class Scone:
     """Steers a causal LM so that its texts satisfy a verifier.
 
     `lm` and `masked_lm` are models with their tokenizers beside them, or (model, tokenizer) pairs; `verifier` is a
-    Verifier or an expression of verifiers.
+    Verifier or an expression of verifiers. `masked_lm` may be None where the lookahead does without one, and a function
+    that loads it is called when it is first needed.
 
     >>> engine = Scone.from_pretrained(target="positive")
     >>> out = engine.generate(["The movie was"], max_new_tokens=5, seed=0)
@@ -66,8 +50,8 @@ class Scone:
     def __init__(
         self,
         lm: Any,
-        masked_lm: Any,
-        verifier: Expression,
+        masked_lm: Any = None,
+        verifier: Expression | None = None,
         config: SconeConfig | None = None,
         *,
         lm_tokenizer: Any = None,
@@ -75,12 +59,16 @@ class Scone:
     ) -> None:
         if not isinstance(verifier, Expression):
             raise ModelError(f"verifier must be a Verifier, got {type(verifier).__name__}")
-        if config is not None and not isinstance(config, SconeConfig):
+        causal_lm = CausalLM(*_pair("lm", lm, lm_tokenizer))
+        self.parts = Parts(causal_lm, _masked_lm(masked_lm, masked_lm_tokenizer), verifier)
+        self._configure(config or SconeConfig())
+
+    def _configure(self, config: SconeConfig) -> None:
+        if not isinstance(config, SconeConfig):
             raise InputError(f"config must be a SconeConfig, got {type(config).__name__}")
-        self.config = config or SconeConfig()
-        self.causal_lm = CausalLM(*_pair("lm", lm, lm_tokenizer))
-        mlm = Conditionals(*_pair("masked_lm", masked_lm, masked_lm_tokenizer))
-        self.controller = Controller(self.causal_lm, mlm, verifier)
+        self.config = config
+        self.lookahead = config.lookahead.serving(self.parts.offers)
+        self.parts.prepare(self.lookahead.needs)
 
     @classmethod
     def from_pretrained(
@@ -98,8 +86,10 @@ class Scone:
     ) -> Scone:
         """Load the three models by name: a Hub id, a folder, or "embedded".
 
-        Ready objects are taken as they are: (model, tokenizer) pairs, and for the verifier also a Verifier. Without arguments: the models that come with scone, steered towards positive sentiment. `device_map` is for
-        the LM; the masked LM and the verifier go to `device`. Weights are read from safetensors only.
+        Ready objects are taken as they are: (model, tokenizer) pairs, and for the verifier also a Verifier. Without
+        arguments: the models that come with scone, steered towards positive sentiment. The masked LM is loaded when a
+        lookahead first needs it. `device_map` is for the LM; the masked LM and the verifier go to `device`. Weights are
+        read from safetensors only.
 
         >>> Scone.from_pretrained().verifier.labels
         ['negative', 'positive']
@@ -118,33 +108,34 @@ class Scone:
         elif target is not None:
             raise InputError(f"target must be None where verifier is a ready object, got {target!r}")
         lm = load_causal_lm(lm, device_map=device_map, **common) if isinstance(lm, str) else lm
-        masked_lm = load_masked_lm(masked_lm, **common) if isinstance(masked_lm, str) else masked_lm
+        if isinstance(masked_lm, str):
+            masked_lm = partial(load_masked_lm, masked_lm, **common)
         return cls(lm, masked_lm, verifier, config)
 
     @property
     def lm(self) -> Any:
         """The causal LM, as given."""
-        return self.causal_lm.model
+        return self.parts.lm.model
 
     @property
     def lm_tokenizer(self) -> Any:
         """The causal LM's tokenizer."""
-        return self.causal_lm.tokenizer
+        return self.parts.lm.tokenizer
 
     @property
     def masked_lm(self) -> Any:
-        """The masked LM, as given."""
-        return self.controller.mlm.model
+        """The masked LM, as given, or None; asking for it loads it."""
+        return self.parts.masked_lm.model if self.parts.has_masked_lm else None
 
     @property
     def masked_lm_tokenizer(self) -> Any:
-        """The masked LM's tokenizer."""
-        return self.controller.mlm.tokenizer
+        """The masked LM's tokenizer, or None."""
+        return self.parts.masked_lm.tokenizer if self.parts.has_masked_lm else None
 
     @property
     def verifier(self) -> Any:
         """The verifier; `engine.verifier.score(texts)` is φ of finished texts."""
-        return self.controller.verifier
+        return self.parts.verifier
 
     def with_config(self, config: SconeConfig | None = None, **changes: Any) -> Scone:
         """The same models with other options.
@@ -156,7 +147,7 @@ class Scone:
             raise InputError(f"config must be a SconeConfig, got {type(config).__name__}")
         other = object.__new__(type(self))
         other.__dict__ = dict(self.__dict__)
-        other.config = (config or self.config).replace(**changes)
+        other._configure((config or self.config).replace(**changes))
         return other
 
     def generate(
@@ -186,12 +177,13 @@ class Scone:
         """
         check_counts(max_new_tokens=max_new_tokens, num_return_sequences=num_return_sequences)
         check_sampling(logits_processor, do_sample)
-        writer = self._writer(stop, stop_token_ids)
-        texts = open_prompts(self.causal_lm, prompts, max_new_tokens, copies=num_return_sequences, seed=seed)
-        timer = Timer()
+        loop = self.loop(stop, stop_token_ids, logits_processor, do_sample)
+        texts = self.open(prompts, max_new_tokens=max_new_tokens, copies=num_return_sequences, seed=seed)
         seconds: dict[str, float] = {}
-        for spent in self._run(texts, writer, max_new_tokens, timer, do_sample, logits_processor):
-            for phase, value in spent.items():
+        cost = Cost()
+        for taken in self._write(loop, texts, max_new_tokens):
+            cost += taken.decision.judged.cost
+            for phase, value in taken.seconds.items():
                 seconds[phase] = seconds.get(phase, 0.0) + value
         judged = [text.text for text in texts]
         return Output(
@@ -202,6 +194,7 @@ class Scone:
             finish_reasons=[text.finish_reason or "length" for text in texts],
             trace=[text.trace for text in texts],
             seconds=seconds,
+            cost=cost,
         )
 
     def stream(
@@ -224,9 +217,9 @@ class Scone:
         """
         check_counts(max_new_tokens=max_new_tokens)
         check_sampling(logits_processor, do_sample)
-        writer = self._writer(stop, stop_token_ids)
-        (text,) = open_prompts(self.causal_lm, [prompt], max_new_tokens, copies=1, seed=seed)
-        return self._stream(text, writer, max_new_tokens, do_sample, logits_processor)
+        loop = self.loop(stop, stop_token_ids, logits_processor, do_sample)
+        (text,) = self.open([prompt], max_new_tokens=max_new_tokens, seed=seed)
+        return self._stream(loop, text, max_new_tokens)
 
     def next_token(
         self, prompt: Prompt, *, max_new_tokens: int = 25, seed: int = 0, logits_processor: Sequence[Processor] = ()
@@ -239,11 +232,10 @@ class Scone:
         """
         check_counts(max_new_tokens=max_new_tokens)
         check_sampling(logits_processor)
-        texts = open_prompts(self.causal_lm, [prompt], max_new_tokens, copies=1, seed=seed)
-        timer = Timer()
-        state = self._prefill(texts, timer)
-        decision = self._decide(texts, state, self._writer((), ()), max_new_tokens - 1, timer, logits_processor)
-        return decision.step(0, None, timer.take())
+        loop = self.loop(processors=logits_processor)
+        texts = self.open([prompt], max_new_tokens=max_new_tokens, seed=seed)
+        decision = loop.decide(texts, prefill(self.parts.lm, texts), max_new_tokens - 1)
+        return decision.step(0, None, loop.timer.take())
 
     def custom_generate(
         self,
@@ -293,128 +285,52 @@ class Scone:
         """
         return SconeLogitsProcessor(self, max_new_tokens=max_new_tokens, seed=seed)
 
-    def _run(
+    def open(self, prompts: Prompt | Sequence[Prompt], *, max_new_tokens: int, copies: int = 1, seed: int) -> list[Text]:
+        """The texts that a call begins with, each prompt `copies` times."""
+        return open_prompts(self.parts.lm, prompts, max_new_tokens, copies=copies, seed=seed)
+
+    def loop(
         self,
-        texts: list[Text],
-        writer: Writer,
-        max_new_tokens: int,
-        timer: Timer,
-        do_sample: bool,
-        processors: Sequence[Processor],
-    ) -> Iterator[dict[str, float]]:
-        """The loop: after each step it yields the seconds by phase; texts that have ended leave the batch."""
-        state = self._prefill(texts, timer)
-        for i in range(max_new_tokens):
-            remaining = max_new_tokens - i - 1
-            decision = self._decide(texts, state, writer, remaining, timer, processors)
-            with timer("sample"):
-                chosen = self._choose(texts, decision, do_sample)
-            for b, (text, k) in enumerate(zip(texts, chosen)):
-                self.controller.carry(text, decision.judged, b, k, self.config, remaining=remaining)
-                writer.append(text, int(decision.candidates.tokens[b, k]))
-            alive = [b for b, text in enumerate(texts) if text.finish_reason is None]
-            if alive and remaining:
-                with timer("commit"):
-                    state = self._commit(state, texts, alive, chosen, decision.judged)
-            seconds = timer.take()
-            for b, (text, k) in enumerate(zip(texts, chosen)):
-                text.trace.append(decision.step(b, k, seconds))
-            yield seconds
-            texts = [texts[b] for b in alive]
-            if not texts:
-                return
+        stop: str | Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+        processors: Sequence[Processor] = (),
+        do_sample: bool = True,
+    ) -> Loop:
+        """The decode loop of one call."""
+        strings = check_stops(stop, stop_token_ids, vocabulary=self.parts.lm.vocabulary)
+        writer = Writer(self.parts.lm, stop=strings, stop_token_ids=stop_token_ids)
+        process = _one_by_one(processors) if processors else None
+        return Loop(self.parts, self.config, self.lookahead, writer, do_sample, process)
 
-    def _prefill(self, texts: Sequence[Text], timer: Timer) -> LMState:
-        """Each different prompt goes through the LM once."""
-        with timer("prefill"):
-            unique = list(dict.fromkeys(tuple(text.prompt_ids) for text in texts))
-            state = self.causal_lm.prefill(unique)
-            if len(unique) == len(texts):
-                return state
-            place = {prompt: i for i, prompt in enumerate(unique)}
-            return self.causal_lm.select(state, torch.tensor([place[tuple(text.prompt_ids)] for text in texts]))
+    def _write(self, loop: Loop, texts: Sequence[Text], max_new_tokens: int) -> Iterator[Taken]:
+        """Run the loop and keep the record of each text."""
+        with loop.timer("prefill"):
+            state = prefill(self.parts.lm, texts)
+        for taken in loop.run(texts, state, max_new_tokens):
+            for b, (text, k) in enumerate(zip(taken.texts, taken.chosen)):
+                text.trace.append(taken.decision.step(b, k, taken.seconds))
+            yield taken
 
-    def _decide(
-        self,
-        texts: Sequence[Text],
-        state: LMState,
-        writer: Writer,
-        remaining: int,
-        timer: Timer,
-        processors: Sequence[Processor],
-    ) -> Decision:
-        """Propose candidates, judge them, reweigh."""
-        with timer("propose"):
-            candidates = propose(processed(texts, state.logits, processors), self.config)
-        return self.decide(texts, candidates, writer, remaining=remaining, timer=timer, state=state)
-
-    def decide(
-        self,
-        texts: Sequence[Text],
-        candidates: Candidates,
-        writer: Writer,
-        *,
-        remaining: int,
-        timer: Timer,
-        state: LMState | None = None,
-    ) -> Decision:
-        """Judge candidates and reweigh them; without strength nothing is judged and p* is p."""
-        terms = self.verifier.terms
-        strengths = [term.strength for term in terms]
-        if self.config.strength == 0 or not any(strengths):
-            judged = Judged(torch.ones(len(terms), *candidates.tokens.shape), {})
-        else:
-            judged = self.controller.judge(
-                texts, candidates, writer, self.config, remaining=remaining, timer=timer, state=state
-            )
-        with timer("reweigh"):
-            log_p_star = reweigh(candidates.log_p, judged.q, self.config, strengths=strengths)
-            q = all_hold(judged.q, strengths)
-        return Decision(candidates, judged, q if len(terms) > 1 else judged.q[0], log_p_star)
-
-    def _choose(self, texts: Sequence[Text], decision: Decision, do_sample: bool) -> list[int]:
-        if not do_sample:
-            return decision.log_p_star.argmax(-1).tolist()
-        return choose(
-            decision.candidates.tokens,
-            decision.log_p_star,
-            vocabulary=self.causal_lm.vocabulary,
-            seeds=[token_seed(text.seed) for text in texts],
-            step=len(texts[0].new_ids),
-        ).tolist()
-
-    def _commit(
-        self, state: LMState, texts: Sequence[Text], alive: list[int], chosen: Sequence[int], judged: Judged
-    ) -> LMState:
-        """One more token of each living text goes through the LM, unless a lookahead has taken it through already."""
-        lm = self.causal_lm
-        place = judged.rows if judged.read is not None else {}
-        read = [b for b in alive if (b, chosen[b]) in place]
-        unread = [b for b in alive if (b, chosen[b]) not in place]
-        if unread:
-            state = lm.select(state, torch.tensor(unread)) if len(unread) < len(texts) else state
-            state = lm.step(state, torch.tensor([texts[b].new_ids[-1] for b in unread]))
-        if not read or judged.read is None:
-            return state
-        known = lm.select(judged.read, torch.tensor([place[b, chosen[b]] for b in read]))
-        order = {b: row for row, b in enumerate([*read, *unread])}
-        return lm.join(known, state, [order[b] for b in alive]) if unread else known
-
-    def _stream(
-        self, text: Text, writer: Writer, max_new_tokens: int, do_sample: bool, processors: Sequence[Processor]
-    ) -> Iterator[str]:
+    def _stream(self, loop: Loop, text: Text, max_new_tokens: int) -> Iterator[str]:
         shown = 0
-        for _ in self._run([text], writer, max_new_tokens, Timer(), do_sample, processors):
-            safe = len(text.continuation) - writer.held_back(text)
+        for _ in self._write(loop, [text], max_new_tokens):
+            safe = len(text.continuation) - loop.writer.held_back(text)
             if safe > shown:
                 yield text.continuation[shown:safe]
                 shown = safe
         if len(text.continuation) > shown:
             yield text.continuation[shown:]
 
-    def _writer(self, stop: str | Sequence[str], stop_token_ids: Sequence[int]) -> Writer:
-        strings = check_stops(stop, stop_token_ids, vocabulary=self.causal_lm.vocabulary)
-        return Writer(self.causal_lm, stop=strings, stop_token_ids=stop_token_ids)
+
+def _masked_lm(given: Any, tokenizer: Any) -> Callable[[], MaskedLM] | None:
+    """What makes the masked LM when it is first asked for, or None."""
+    if given is None:
+        return None
+    if callable(given) and not isinstance(given, torch.nn.Module) and tokenizer is None:
+        return lambda: MaskedLM(*given())
+    pair = _pair("masked_lm", given, tokenizer)
+    made = MaskedLM(*pair)
+    return lambda: made
 
 
 def _pair(name: str, model: Any, tokenizer: Any) -> tuple[Any, Any]:
@@ -427,15 +343,16 @@ def _pair(name: str, model: Any, tokenizer: Any) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def processed(texts: Sequence[Text], logits: Tensor, processors: Sequence[Processor]) -> Tensor:
+def _one_by_one(processors: Sequence[Processor]) -> Process:
     """The LM's logits after the processors, each text by itself so that padding plays no part."""
-    if not processors:
-        return logits
-    rows = []
-    for text, row in zip(texts, logits):
-        ids = torch.tensor([[*text.prompt_ids, *text.new_ids]], device=logits.device)
-        scores = row[None]
-        for processor in processors:
-            scores = processor(ids, scores)
-        rows.append(scores)
-    return torch.cat(rows)
+
+    def process(texts: Sequence[Text], logits: Tensor) -> Tensor:
+        rows = []
+        for text, scores in zip(texts, logits.split(1)):
+            ids = torch.tensor([[*text.prompt_ids, *text.new_ids]], device=logits.device)
+            for processor in processors:
+                scores = processor(ids, scores)
+            rows.append(scores)
+        return torch.cat(rows)
+
+    return process

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,16 +19,16 @@ from transformers.generation import GenerateDecoderOnlyOutput, GenerationMixin
 
 from scone.errors import InputError
 from scone.lm import CausalLM, LMState
-from scone.output import Timer
+from scone.lookahead.parts import LM_STATES
+from scone.loop import Decision, Loop, commit, prefill
 from scone.prompts import check_counts, check_seed
-from scone.sampling import Candidates, choose, propose
-from scone.seeds import text_seed, token_seed
+from scone.seeds import text_seed
 from scone.text import Text, Writer
 
 if TYPE_CHECKING:
-    from scone.decode import Decision, Scone
+    from scone.decode import Scone
 
-__all__ = ["SconeLogitsProcessor", "generate_with"]
+__all__ = ["SconeLogitsProcessor", "generate_with", "open_texts"]
 
 _FAR = 1 << 20  # tokens that remain where nothing says how many
 
@@ -47,6 +48,7 @@ def generate_with(
     """The decoding loop that `generate(custom_generate=...)` runs; returns what `generate` returns.
 
     The prompts are those of `input_ids` (B, T), padded on the left; processors run before the candidates are picked.
+    Where texts have ended before others the result holds no cache.
 
     >>> from functools import partial
     >>> from scone.decode import Scone
@@ -58,60 +60,73 @@ def generate_with(
     check_seed(seed)
     _check_prompt(input_ids)
     _check_mode(generation_config)
-    lm = engine.causal_lm if model is engine.lm else CausalLM(model, engine.lm_tokenizer)
+    parts = engine.parts if model is engine.lm else engine.parts.with_lm(CausalLM(model, engine.lm_tokenizer))
+    lm = parts.lm
     mask = model_kwargs.get("attention_mask")
     mask = torch.ones_like(input_ids) if mask is None else mask
     texts = open_texts(lm, input_ids, mask, seed)
-    writer = Writer(lm, stop_token_ids=_ids(generation_config.eos_token_id))
-    pad = next(iter(_ids(generation_config.pad_token_id)), next(iter(lm.stop_ids), 0))
+    place = {id(text): b for b, text in enumerate(texts)}  # rows of the batch: the loop drops texts that have ended
     cache = model_kwargs.get("past_key_values")
     cached = cache.get_seq_length() if cache is not None else 0
     state = lm.read(input_ids[:, cached:], mask, cache)
-    finished = torch.zeros(len(texts), dtype=torch.bool, device=input_ids.device)
-    scores: list[Tensor] = []
-    logits: list[Tensor] = []
     shown = _streamer_of_generate()  # has the prompt already
     streamer = shown if streamer is None else streamer
     if streamer is not None and streamer is not shown:
         streamer.put(input_ids.cpu())
-    while True:
-        processed = logits_processor(input_ids, state.logits.to(input_ids.device))
-        candidates = propose(processed, engine.config)
-        remaining = generation_config.max_length - input_ids.shape[1] - 1
-        tokens, log_p_star = _step(
-            engine,
-            lm,
-            texts,
-            candidates,
-            writer,
-            remaining,
-            state,
-            (~finished).nonzero()[:, 0],
-            generation_config.do_sample,
-        )
-        if generation_config.output_scores:
-            scores.append(_spread(candidates.tokens, log_p_star, processed))
-        if generation_config.output_logits:
-            logits.append(state.logits.to(input_ids.device))
-        tokens = torch.where(finished, pad, tokens.to(input_ids.device))
-        input_ids = torch.cat([input_ids, tokens[:, None]], dim=1)
+
+    def process(living: Sequence[Text], logits: Tensor) -> Tensor:
+        rows = [place[id(text)] for text in living]
+        return logits_processor(input_ids, _of_all(logits.to(input_ids.device), rows, len(texts)))[rows]
+
+    pad = next(iter(_ids(generation_config.pad_token_id)), next(iter(lm.stop_ids), 0))
+    writer = Writer(lm, stop_token_ids=_ids(generation_config.eos_token_id))
+    loop = Loop(parts, engine.config, engine.lookahead, writer, generation_config.do_sample, process)
+    collected = _Collected(generation_config, lm.vocabulary, pad)
+    for taken in loop.run(texts, state, generation_config.max_length - input_ids.shape[1]):
+        rows = [place[id(text)] for text in taken.texts]
+        tokens = torch.full((len(texts),), pad, dtype=torch.int64)
+        tokens[rows] = torch.tensor([text.new_ids[-1] for text in taken.texts])
+        collected.add(taken.decision, taken.state.logits, rows, like=input_ids)
+        input_ids = torch.cat([input_ids, tokens[:, None].to(input_ids.device)], dim=1)
         if streamer is not None:
-            streamer.put(tokens.cpu())
-        finished = finished | stopping_criteria(input_ids, tuple(scores) or None)
-        if bool(finished.all()):
-            break
-        state = lm.step(state, tokens)
+            streamer.put(tokens)
+        ended = stopping_criteria(input_ids, collected.scores).tolist()
+        for b, text in zip(rows, taken.texts):
+            text.finish_reason = "stop" if ended[b] else None  # `generate` has the say, not the writer
+        state = taken.state
     if streamer is not None:
         streamer.end()
     if not generation_config.return_dict_in_generate:
         return input_ids
-    collected: dict[str, Any] = {
-        "sequences": input_ids,
-        "scores": tuple(scores) if generation_config.output_scores else None,
-        "logits": tuple(logits) if generation_config.output_logits else None,
-        "past_key_values": state.cache,
-    }
-    return GenerateDecoderOnlyOutput(**collected)
+    whole = state.cache if len(state.logits) == len(texts) else None
+    found: dict[str, Any] = {"scores": collected.scores, "logits": collected.logits, "past_key_values": whole}
+    return GenerateDecoderOnlyOutput(sequences=input_ids, **found)  # type: ignore[arg-type]
+
+
+class _Collected:
+    """What `output_scores` and `output_logits` ask for; a row that has ended is sure of its padding."""
+
+    def __init__(self, config: Any, vocabulary: int, pad: int) -> None:
+        self.scores: tuple[Tensor, ...] | None = () if config.output_scores else None
+        self.logits: tuple[Tensor, ...] | None = () if config.output_logits else None
+        self._vocabulary, self._pad = vocabulary, pad
+
+    def add(self, decision: Decision, logits: Tensor, rows: list[int], *, like: Tensor) -> None:
+        """Enter a step of the rows that live; `like` has all rows."""
+        if self.scores is not None:
+            scores = torch.full((len(like), self._vocabulary), -torch.inf, device=like.device)
+            scores[:, self._pad] = 0
+            scores[rows] = _spread(decision.candidates.tokens, decision.log_p_star, scores[rows])
+            self.scores = (*self.scores, scores)
+        if self.logits is not None:
+            self.logits = (*self.logits, _of_all(logits.to(like.device), rows, len(like)))
+
+
+def _of_all(logits: Tensor, rows: list[int], count: int) -> Tensor:
+    """Logits (count, V) of the whole batch, zero in the rows that have ended."""
+    if len(rows) == count:
+        return logits
+    return logits.new_zeros(count, logits.shape[1]).index_copy(0, torch.tensor(rows, device=logits.device), logits)
 
 
 def _streamer_of_generate() -> Any:
@@ -127,46 +142,13 @@ def _streamer_of_generate() -> Any:
     return None if frame is None else frame.f_locals.get("streamer")
 
 
-def _step(
-    engine: Scone,
-    lm: CausalLM,
-    texts: list[Text],
-    candidates: Candidates,
-    writer: Writer,
-    remaining: int,
-    state: LMState,
-    alive: Tensor,
-    do_sample: bool,
-) -> tuple[Tensor, Tensor]:
-    """Next tokens (B,) and log p* (B, K); texts that have ended keep their most probable candidate."""
-    alive = alive.cpu()
-    some = Candidates(candidates.tokens[alive], candidates.log_p[alive])
-    living = [texts[b] for b in alive.tolist()]
-    decision = engine.decide(
-        living, some, writer, remaining=remaining, timer=Timer(),
-        state=lm.select(state, alive) if engine.config.init == "lm" else None,
-    )  # fmt: skip
-    if do_sample:
-        seeds, step = [token_seed(text.seed) for text in living], len(living[0].new_ids)
-        chosen = choose(some.tokens, decision.log_p_star, vocabulary=lm.vocabulary, seeds=seeds, step=step)
-    else:
-        chosen = decision.log_p_star.argmax(-1)
-    for row, (text, k) in enumerate(zip(living, chosen.tolist())):
-        engine.controller.carry(text, decision.judged, row, k, engine.config, remaining=remaining)
-        writer.append(text, int(some.tokens[row, k]))
-    tokens = candidates.tokens[:, 0].clone()
-    tokens[alive] = some.tokens.gather(1, chosen[:, None])[:, 0]
-    log_p_star = candidates.log_p.log_softmax(-1)
-    log_p_star[alive] = decision.log_p_star
-    return tokens, log_p_star
-
-
 class SconeLogitsProcessor(LogitsProcessor):
     """Replaces the LM's scores by log p* over the candidates and -inf elsewhere; `engine.logits_processor()` makes one.
 
-    It keeps each text's lookahead from step to step and starts anew for whatever does not continue what it saw last,
-    so that one object serves any number of `generate` calls. Samplers of `generate` come after it: leave its
-    `temperature`, `top_k` and `top_p` alone and set those of SconeConfig.
+    It sees nothing of the LM but logits. A lookahead that runs the LM does so on a cache of the processor's own, which
+    grows with the texts; whatever does not continue what it saw last is read anew, so that one object serves any number
+    of `generate` calls. Samplers of `generate` come after it: leave its `temperature`, `top_k` and `top_p` alone and set
+    those of SconeConfig.
 
     >>> from scone.decode import Scone
     >>> engine = Scone.from_pretrained()
@@ -183,69 +165,75 @@ class SconeLogitsProcessor(LogitsProcessor):
         self.engine = engine
         self.max_new_tokens = max_new_tokens
         self.seed = seed
-        self._writer = Writer(engine.causal_lm)
+        self._loop = engine.loop()
         self._last: _Seen | None = None
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """New scores (B, V); neither argument is changed."""
         _check_prompt(input_ids)
-        texts = self._texts(input_ids)
-        candidates = propose(scores.float(), self.engine.config)
-        alive = [b for b, text in enumerate(texts) if text.finish_reason is None]
+        texts, alive, state = self._continued(input_ids) or self._opened(input_ids)
         result = scores.clone()
-        self._last = _Seen(input_ids, texts)
+        self._last = _Seen(input_ids, texts, [], None, None, 0)
         if alive:
-            some = Candidates(candidates.tokens[alive], candidates.log_p[alive])
             living = [texts[b] for b in alive]
             remaining = _FAR if self.max_new_tokens is None else self.max_new_tokens - len(living[0].new_ids) - 1
-            decision = self.engine.decide(living, some, self._writer, remaining=max(0, remaining), timer=Timer())
-            result[alive] = _spread(some.tokens, decision.log_p_star, scores[alive])
-            self._last = _Seen(input_ids, texts, alive, decision, max(0, remaining))
+            remaining = max(0, remaining)
+            decision = self._loop.weigh(living, scores[alive].float(), state, remaining)
+            result[alive] = _spread(decision.candidates.tokens, decision.log_p_star, scores[alive])
+            self._last = _Seen(input_ids, texts, alive, decision, state, remaining)
         return result  # type: ignore[return-value]
 
-    def _texts(self, input_ids: Tensor) -> list[Text]:
-        """The texts of the rows: those of the last call with one token more, or new ones."""
-        last = self._last
-        if last is not None and last.ids.shape[1] + 1 == input_ids.shape[1]:
-            parents = [(last.ids == row[:-1]).all(1).nonzero() for row in input_ids]
-            if all(len(parent) for parent in parents):
-                rows = [int(parent[min(_nth(input_ids, b), len(parent) - 1)]) for b, parent in enumerate(parents)]
-                return [self._grown(last, r, int(input_ids[b, -1])) for b, r in enumerate(rows)]
-        lm = self.engine.causal_lm
+    def _opened(self, input_ids: Tensor) -> tuple[list[Text], list[int], LMState | None]:
+        """Texts that are seen for the first time."""
+        lm = self.engine.parts.lm
         padding = {lm.tokenizer.pad_token_id, *lm.stop_ids}
         lead = torch.tensor([_leading(row, padding) for row in input_ids.tolist()], device=input_ids.device)
         mask = torch.arange(input_ids.shape[1], device=input_ids.device)[None] >= lead[:, None]
-        return open_texts(lm, input_ids, mask, self.seed)
+        texts = open_texts(lm, input_ids, mask, self.seed)
+        return texts, list(range(len(texts))), prefill(lm, texts) if self._runs_lm else None
+
+    def _continued(self, input_ids: Tensor) -> tuple[list[Text], list[int], LMState | None] | None:
+        """The texts of the last call, each with one token more; None where the rows are not that."""
+        last = self._last
+        if last is None or last.ids.shape[1] + 1 != input_ids.shape[1]:
+            return None
+        parents = [(last.ids == row[:-1]).all(1).nonzero() for row in input_ids]
+        if not all(len(parent) for parent in parents):
+            return None
+        rows = [int(parent[min(_nth(input_ids, b), len(parent) - 1)]) for b, parent in enumerate(parents)]
+        texts = [self._grown(last, r, int(input_ids[b, -1])) for b, r in enumerate(rows)]
+        alive = [b for b, text in enumerate(texts) if text.finish_reason is None]
+        state = None
+        if last.state is not None and last.decision is not None and alive:
+            before = [last.alive.index(rows[b]) for b in alive]
+            tokens = [texts[b].new_ids[-1] for b in alive]
+            state = commit(self.engine.parts.lm, last.state, before, tokens, last.decision)
+        return texts, alive, state
 
     def _grown(self, last: _Seen, row: int, token: int) -> Text:
         old = last.texts[row]
-        text = Text(old.context, old.prompt_ids, old.seed, list(old.new_ids), old.continuation, old.futures)
-        text.finish_reason = old.finish_reason
-        if text.finish_reason is not None:
-            return text
-        if last.decision is not None and row in last.alive:
-            at = last.alive.index(row)
-            found = (last.decision.candidates.tokens[at] == token).nonzero()
-            k = int(found[0]) if len(found) else -1
-            self.engine.controller.carry(
-                text, last.decision.judged, at, k, self.engine.config, remaining=last.remaining
-            )
-        self._writer.append(text, token)
+        if old.finish_reason is not None:
+            return old
+        text = replace(old, new_ids=list(old.new_ids))
+        assert last.decision is not None
+        self._loop.take(text, last.decision, last.alive.index(row), token, last.remaining)
         return text
 
+    @property
+    def _runs_lm(self) -> bool:
+        return LM_STATES in self.engine.lookahead.needs and self.engine.config.strength > 0
 
+
+@dataclass(frozen=True)
 class _Seen:
     """What the processor remembers of its last call."""
 
-    def __init__(
-        self,
-        ids: Tensor,
-        texts: list[Text],
-        alive: Sequence[int] = (),
-        decision: Decision | None = None,
-        remaining: int = 0,
-    ) -> None:
-        self.ids, self.texts, self.alive, self.decision, self.remaining = ids, texts, list(alive), decision, remaining
+    ids: Tensor  # (B, T)
+    texts: list[Text]
+    alive: list[int]  # rows that are decided on
+    decision: Decision | None
+    state: LMState | None  # of the rows that are alive
+    remaining: int
 
 
 def open_texts(lm: CausalLM, input_ids: Tensor, mask: Tensor, seed: int) -> list[Text]:

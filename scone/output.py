@@ -5,11 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from torch import Tensor
 
-__all__ = ["Output", "Step", "Timer"]
+__all__ = ["Cost", "Output", "Step", "Timer"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Work that was done: rows of a batch that each model read, and passes of the LM that had to wait for each other.
+
+    >>> Cost(lm_rows=2) + Cost(lm_rows=3, lm_passes=1)
+    Cost(lm_rows=5, lm_passes=1, masked_lm_rows=0, verifier_rows=0)
+    """
+
+    lm_rows: int = 0
+    lm_passes: int = 0
+    masked_lm_rows: int = 0
+    verifier_rows: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -55,6 +72,7 @@ class Output:
     finish_reasons: list[str]  # "stop" or "length"
     trace: list[list[Step]]  # one Step for each new token of each text
     seconds: dict[str, float]  # by phase, summed over the steps
+    cost: Cost  # of all lookaheads
 
     def __len__(self) -> int:
         return len(self.texts)

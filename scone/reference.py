@@ -15,10 +15,10 @@ from torch import Tensor
 from transformers import MinPLogitsWarper, TopPLogitsWarper
 
 import scone_kernels as kernels
-from scone.bridge import same_vocabulary
-from scone.conditionals import drawable, special_frame
 from scone.decode import Scone
 from scone.errors import ModelError
+from scone.lm import same_vocabulary, special_frame
+from scone.lm.tokens import drawable
 from scone.output import Step
 from scone.seeds import block_start, chain_seed, mix, rollout_seed, text_seed, token_seed, update_counter
 
@@ -44,7 +44,7 @@ class Parts:
     @classmethod
     def of(cls, engine: Scone) -> Parts:
         """The parts of an engine whose verifier is a single classifier with the masked LM's tokenizer."""
-        verifier, tokenizer = engine.verifier, engine.controller.mlm.tokenizer
+        verifier, tokenizer = engine.verifier, engine.masked_lm_tokenizer
         if not hasattr(verifier, "model") or not same_vocabulary(tokenizer, verifier.tokenizer):
             raise ModelError("verifier must be one classifier with the masked LM's tokenizer, got another kind")
         return cls(
@@ -54,7 +54,7 @@ class Parts:
             verifier=verifier.model,
             target=verifier.target,
             tokenizer=tokenizer,
-            density=engine.controller.density,
+            density=engine.parts.density,
         )
 
 
@@ -87,9 +87,10 @@ def next_token(
 
     >>> from scone.decode import Scone, SconeConfig
     >>> engine = Scone.from_pretrained(target="positive")
-    >>> small = dict(top_k=2, chains=1, iterations=2, thin=2, lookahead=4)
-    >>> plain = next_token(Parts.of(engine), "The movie was", **small)
-    >>> fast = engine.with_config(SconeConfig.paper(**small)).next_token("The movie was")
+    >>> small, paper = dict(chains=1, iterations=2, thin=2), SconeConfig.paper(top_k=2)
+    >>> plain = next_token(Parts.of(engine), "The movie was", top_k=2, lookahead=4, **small)
+    >>> paper = paper.replace(lookahead=paper.lookahead.replace(tokens=4, **small))
+    >>> fast = engine.with_config(paper).next_token("The movie was")
     >>> bool(torch.allclose(plain.q, fast.q, atol=1e-4))
     True
     """

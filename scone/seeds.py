@@ -8,7 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["block_start", "chain_seed", "derive", "mix", "rollout_seed", "text_seed", "token_seed", "update_counter"]
+__all__ = ["UPDATES", "block_start", "chain_seed", "derive", "mix", "rollout_seed", "text_seed", "token_seed", "update_counter"]
+
+UPDATES = 4096
+"""Gibbs updates in a step whose noise is kept apart."""
 
 _MASK64 = (1 << 64) - 1
 
@@ -73,12 +76,12 @@ def rollout_seed(chain: Tensor, step: int) -> Tensor:
 
 
 def update_counter(step: int, update: int, offset: Tensor) -> Tensor:
-    """Counter of the draw at a place of the lookahead in a Gibbs update (at most 4096 updates a step).
+    """Counter of the draw at a place of the lookahead in a Gibbs update (of `UPDATES` in a step).
 
     >>> update_counter(step=0, update=1, offset=torch.tensor([0, 1])) - (1 << 16)
     tensor([0, 1])
     """
-    return ((step * 4096 + update) << 16) + offset
+    return ((step * UPDATES + update) << 16) + offset
 
 
 def block_start(chain: Tensor, step: int, update: int, places: Tensor) -> Tensor:
@@ -87,7 +90,7 @@ def block_start(chain: Tensor, step: int, update: int, places: Tensor) -> Tensor
     >>> bool(block_start(torch.arange(100), step=0, update=0, places=torch.tensor(3)).unique().equal(torch.arange(3)))
     True
     """
-    return mix(chain, (step << 12) + update) % places
+    return mix(chain, step * UPDATES + update) % places
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from scone.lm import CausalLM
 from scone.output import Step
@@ -26,7 +27,7 @@ class Text:
     seed: int
     new_ids: list[int] = field(default_factory=list)
     continuation: str = ""
-    futures: list[list[int]] | None = None  # surviving lookahead of each chain, in masked-LM tokens
+    carried: Any = None  # what the lookahead keeps from step to step
     finish_reason: str | None = None
     trace: list[Step] = field(default_factory=list)
 

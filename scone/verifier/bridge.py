@@ -18,15 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scone.conditionals import special_frame
 from scone.errors import ModelError
-from scone.lm import check_finite
-from scone.verifier import EmbeddingVerifier
+from scone.lm import check_finite, same_vocabulary
+from scone.verifier.kinds import EmbeddingVerifier
 
-__all__ = ["Bridge", "Surfaces", "View", "same_vocabulary"]
+__all__ = ["Bridge", "Surfaces", "View"]
 
 _BYTE_FALLBACK = re.compile(r"^<0x([0-9A-Fa-f]{2})>$")
-_PROBE = "The quick brown fox, naïve café — 漢字 🙂 don't  x_1=f(y);\n"
 
 
 class Surfaces:
@@ -236,20 +234,6 @@ def split_surfaces(surfaces: Surfaces, tokenizer: Any) -> list[list[int]]:
     for i, ids in zip(rest, split):
         bags[i] = list(ids)
     return bags
-
-
-def same_vocabulary(one: Any, other: Any) -> bool:
-    """Whether two tokenizers give the same ids for the same text.
-
-    >>> from scone.embedded import load_classifier, load_masked_lm
-    >>> same_vocabulary(load_masked_lm()[1], load_classifier("sentiment")[1])
-    True
-    """
-    if one is other:
-        return True
-    if one.get_vocab() != other.get_vocab() or special_frame(one) != special_frame(other):
-        return False
-    return one(_PROBE)["input_ids"] == other(_PROBE)["input_ids"]
 
 
 def _resized(table: Tensor, rows: int) -> Tensor:

@@ -1,28 +1,25 @@
-"""Verifiers: φ(text) in [0, 1], their algebra, and their first-order expansion in the embeddings of the text.
+"""The kinds of verifiers: a classifier of transformers, a module on embeddings, a function of texts.
 
     positive = Verifier(model, tokenizer, target="positive")
-    polite & ~toxic.with_strength(2)
-
-A verifier is a leaf (a classifier, a module on embeddings, or a callable) or an expression of leaves.
+    short = Verifier.from_callable(lambda texts: [len(text) < 80 for text in texts])
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from scone.conditionals import position_limit, special_frame
 from scone.encoder import reading, sparing
 from scone.errors import ConfigError, InputError, LabelError, ModelError
-from scone.lm import check_finite
+from scone.lm import check_finite, position_limit, special_frame
+from scone.verifier.algebra import Leaf
 
-__all__ = ["Expression", "Leaf", "Linearised", "Verifier"]
+__all__ = ["EmbeddingVerifier", "Linearised", "Verifier"]
 
 _BATCH = 64  # texts in one forward of `score`
 
@@ -40,124 +37,6 @@ class Linearised:
     value: Tensor  # (R,)
     grad: Tensor  # (R, T, D)
     embeds: Tensor  # (R, T, D)
-
-
-class Expression:
-    """What all verifiers can do: score texts, and be combined by `&`, `~` and `with_strength`.
-
-    >>> from scone.embedded import load_classifier
-    >>> positive = Verifier(*load_classifier("sentiment"), target="positive")
-    >>> texts = ["What a wonderful film.", "What a terrible film."]
-    >>> bool(torch.allclose((~positive).score(texts), 1 - positive.score(texts)))
-    True
-    >>> ~~positive is positive
-    True
-    >>> [term.strength for term in (positive & (~positive).with_strength(2)).terms]
-    [1.0, 2.0]
-    """
-
-    strength: float = 1.0
-
-    def score(self, texts: str | Sequence[str]) -> Tensor:
-        """φ of finished texts: (n,) float32; strengths play no part in it."""
-        texts = [texts] if isinstance(texts, str) else list(texts)
-        wrong = [type(text).__name__ for text in texts if not isinstance(text, str)]
-        if wrong:
-            raise InputError(f"texts must be strings, got {wrong[0]}")
-        return self.combine({leaf.key: leaf.evaluate(texts) for leaf in self.leaves})
-
-    def with_strength(self, strength: float) -> Any:
-        """The same verifier, raised to that power when the distribution is reweighed."""
-        changed = copy.copy(self)
-        changed.strength = _checked_strength(strength)
-        return changed
-
-    def __and__(self, other: Expression) -> Expression:
-        if not isinstance(other, Expression):
-            return NotImplemented
-        return _And((*self.terms, *other.terms))
-
-    def __invert__(self) -> Expression:
-        return _Not(self)
-
-    @property
-    def terms(self) -> tuple[Expression, ...]:
-        """The factors of the product; each is estimated by itself and has its own strength."""
-        return (self,)
-
-    @property
-    def leaves(self) -> tuple[Leaf, ...]:
-        """The verifiers that must be evaluated, each once."""
-        raise NotImplementedError
-
-    def combine(self, values: Mapping[object, Tensor]) -> Tensor:
-        """The expression's value from the values of its leaves, which are named by `leaf.key`."""
-        raise NotImplementedError
-
-
-class _Not(Expression):
-    def __init__(self, inner: Expression) -> None:
-        self.inner = inner
-        self.strength = inner.strength
-
-    def __invert__(self) -> Expression:
-        return self.inner if self.strength == self.inner.strength else self.inner.with_strength(self.strength)
-
-    @property
-    def leaves(self) -> tuple[Leaf, ...]:
-        return self.inner.leaves
-
-    def combine(self, values: Mapping[object, Tensor]) -> Tensor:
-        return 1 - self.inner.combine(values)
-
-
-class _And(Expression):
-    def __init__(self, parts: tuple[Expression, ...]) -> None:
-        self.parts = parts
-
-    @property
-    def terms(self) -> tuple[Expression, ...]:
-        return tuple(part.with_strength(part.strength * self.strength) for part in self.parts)
-
-    @property
-    def leaves(self) -> tuple[Leaf, ...]:
-        return tuple({leaf.key: leaf for part in self.parts for leaf in part.leaves}.values())
-
-    def combine(self, values: Mapping[object, Tensor]) -> Tensor:
-        product = self.parts[0].combine(values)
-        for part in self.parts[1:]:
-            product = product * part.combine(values)
-        return product
-
-
-class Leaf(Expression):
-    """A verifier that is evaluated rather than computed from others.
-
-    >>> class Loud(Leaf):
-    ...     name = "Loud"
-    ...     def evaluate(self, texts):
-    ...         return torch.tensor([float(text.isupper()) for text in texts])
-    >>> (~Loud()).score(["HEY", "hey"])
-    tensor([0., 1.])
-    """
-
-    name: str
-    first_order = False  # whether `linearise` can be called
-
-    def __init__(self, strength: float = 1.0) -> None:
-        self.strength = _checked_strength(strength)
-        self.key = object()  # shared by the copies that `with_strength` makes
-
-    @property
-    def leaves(self) -> tuple[Leaf, ...]:
-        return (self,)
-
-    def combine(self, values: Mapping[object, Tensor]) -> Tensor:
-        return values[self.key]
-
-    def evaluate(self, texts: Sequence[str]) -> Tensor:
-        """φ of texts: (n,) float32 on the CPU."""
-        raise NotImplementedError
 
 
 class _CallableVerifier(Leaf):
@@ -179,7 +58,6 @@ class _CallableVerifier(Leaf):
 class EmbeddingVerifier(Leaf):
     """A verifier that is differentiable in the embeddings of its tokens; `Verifier.from_module` makes one."""
 
-    first_order = True
     pads_left = False
 
     def __init__(
@@ -229,16 +107,14 @@ class EmbeddingVerifier(Leaf):
         return self.value(self.table[ids], mask, kind)
 
     @torch.no_grad()
-    def value_of_expected(self, texts: Sequence[str], means: Tensor, *, window: int | None = None) -> Tensor:
+    def value_of_expected(self, texts: Sequence[str], means: Tensor) -> Tensor:
         """φ of texts that go on with tokens of which only the mean embedding is known: (R,); means: (R, n, D).
 
-        Of each text the last `window` tokens are read, or all that fit.
         To first order this is φ's expectation over those tokens: expanded about the mean, the linear term is zero.
         """
         encoded = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-        begins = [0 if window is None else max(0, len(row) - window) for row in encoded]
         unknown = [self.pad_id] * means.shape[1]
-        ids, mask = self.frame([[*row[begin:], *unknown] for row, begin in zip(encoded, begins)])
+        ids, mask = self.frame([[*row, *unknown] for row in encoded])
         end = mask.shape[1] if self.pads_left else mask.sum(1)  # where each row's padding begins
         first = end - len(self.closing) - means.shape[1]
         place = (
@@ -397,9 +273,3 @@ def _embedding_table(layer: Any) -> Tensor:
         return weight.detach()
     with torch.no_grad():
         return layer(torch.arange(weight.shape[0], device=weight.device))
-
-
-def _checked_strength(strength: float) -> float:
-    if not isinstance(strength, int | float) or isinstance(strength, bool) or not 0 <= strength < float("inf"):
-        raise ConfigError(f"strength must be a number of at least 0, got {strength!r}")
-    return float(strength)

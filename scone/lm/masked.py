@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +12,10 @@ from torch import Tensor
 import scone_kernels as kernels
 from scone.encoder import reading, sparing
 from scone.errors import ModelError
-from scone.lm import check_finite
+from scone.lm.model import check_finite
+from scone.lm.tokens import drawable, position_limit, special_frame
 
-__all__ = ["Conditionals", "Head", "split_head"]
-
-_PLACEHOLDER = re.compile(r"^(\[unused\d+\]|<unused_?\d+>|<extra_id_\d+>|madeupword\d+)$")
+__all__ = ["Head", "MaskedLM", "split_head"]
 
 # model_type -> (encoder, modules that are applied one after the other before the vocabulary)
 _PATHS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -75,11 +73,11 @@ def split_head(model: Any) -> Head:
     return Head(sparing(_follow(model, encoder)), transform, output.weight.detach(), _detached(output.bias))
 
 
-class Conditionals:
+class MaskedLM:
     """p(token at a position | the rest) of a masked LM, and the two things that are done with it: draw and expect.
 
     >>> from scone.embedded import load_masked_lm
-    >>> mlm = Conditionals(*load_masked_lm())
+    >>> mlm = MaskedLM(*load_masked_lm())
     >>> ids = torch.tensor([[*mlm.opening, *mlm.encode("the capital of france is"), mlm.mask_id, *mlm.closing]])
     >>> hidden = mlm.hidden(ids, torch.ones_like(ids), torch.tensor([0]), torch.tensor([6]))
     >>> mlm.draw(hidden, seed=0, counter=0).shape
@@ -117,6 +115,15 @@ class Conditionals:
         """The same for several texts at once."""
         return [list(ids) for ids in self.tokenizer(texts, add_special_tokens=False)["input_ids"]]
 
+    def tail(self, text: str, tokens: int) -> str:
+        """The end of a text that its last `tokens` tokens cover."""
+        if not tokens:
+            return ""
+        if not self.tokenizer.is_fast:
+            return text
+        places = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        return text[places[-tokens][0] :]
+
     @torch.no_grad()
     def hidden(self, ids: Tensor, mask: Tensor, row: Tensor, col: Tensor) -> Tensor:
         """Head inputs at the positions (row, col) of ids (R, T): (N, H), or (N, V) logits for an unknown family."""
@@ -148,40 +155,6 @@ class Conditionals:
         if self.head.weight is None:
             return kernels.expected_dot_from_logits(hidden, table, grad, **options)
         return kernels.expected_dot(hidden, self.head.weight, table, grad, bias=self.head.bias, **options)
-
-
-def special_frame(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Special tokens that the tokenizer puts before and after a single text.
-
-    >>> from scone.embedded import load_masked_lm
-    >>> special_frame(load_masked_lm()[1])
-    ([101], [102])
-    """
-    plain = list(tokenizer("a", add_special_tokens=False)["input_ids"])
-    framed = list(tokenizer("a")["input_ids"])
-    for start in range(len(framed) - len(plain) + 1):
-        if framed[start : start + len(plain)] == plain:
-            return framed[:start], framed[start + len(plain) :]
-    return [], []
-
-
-def position_limit(model: Any, tokenizer: Any) -> int:
-    """Tokens that a model takes at most, special ones included."""
-    config: Any = getattr(model, "config", None)
-    limit = getattr(config, "max_position_embeddings", None) or 1 << 30
-    if getattr(config, "model_type", "") in {"roberta", "xlm-roberta", "camembert"}:
-        limit -= config.pad_token_id + 1  # their positions are counted from pad_token_id + 1
-    return min(limit, getattr(tokenizer, "model_max_length", None) or 1 << 30)
-
-
-def drawable(tokenizer: Any, size: int) -> Tensor:
-    """(size,) bool: False for special tokens, placeholders such as [unused7], and rows that no token uses."""
-    keep = torch.zeros(size, dtype=torch.bool)
-    special = set(tokenizer.all_special_ids)
-    special |= {i for i, added in getattr(tokenizer, "added_tokens_decoder", {}).items() if added.special}
-    ids = [i for token, i in tokenizer.get_vocab().items() if i not in special and not _PLACEHOLDER.match(token)]
-    keep[torch.tensor([i for i in ids if i < size], dtype=torch.long)] = True
-    return keep
 
 
 def _follow(model: Any, path: str) -> Any:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from scone.errors import ConfigError, InputError
-from scone.replay import History, Update, in_order
+from scone.lookahead.schedule import History, Update, in_order
 from scone.seeds import mix
 from scone_kernels import HogwildState, gibbs_sample
 
@@ -248,17 +248,19 @@ def _plan(pool: GibbsPool, tokens: Tensor, seed: Tensor | int, span: tuple[Tenso
                 f"{name} of span must be int64 ({rows},) on {tokens.device}, "
                 f"got {part.dtype} {tuple(part.shape)} on {part.device}"
             )
-    if rows and not bool(((begin >= 0) & (length >= pool.block) & (begin + length <= positions)).all()):
+    size = length.clamp(max=pool.block)  # (R,) of a block: a span shorter than one is a block itself
+    inside = (begin >= 0) & (length >= 1) & (begin + length + pool.block - size <= positions)
+    if rows and not bool(inside.all()):
         raise InputError(
-            f"span must lie within {positions} positions and hold a block of {pool.block}, "
+            f"span must hold a position at least and lie, blocks of {pool.block} included, within {positions} positions, "
             f"got begin {begin.tolist()}, length {length.tolist()}"
         )
     number = first + torch.arange(pool.iterations, device=tokens.device)  # (iterations,)
     if pool.schedule == "systematic":
         blocks = (length + pool.block - 1) // pool.block
-        starts = torch.minimum(number % blocks[:, None] * pool.block, (length - pool.block)[:, None])
+        starts = torch.minimum(number % blocks[:, None] * pool.block, (length - size)[:, None])
     else:
-        starts = mix(seed[:, None], number) % (length - pool.block + 1)[:, None]
+        starts = mix(seed[:, None], number) % (length - size + 1)[:, None]
     return _Plan(
         seed, begin, length, begin[:, None] + starts, (rows, positions), pool.batch or max(1, rows), pool.block,
         pool.sync_every, first,
@@ -281,7 +283,9 @@ def _draw_blocks(pool: GibbsPool, plan: _Plan, seen: Tensor, number: int) -> Ten
     """Tokens (n, k, block) for the blocks of a turn, from the tokens (n, T) that it saw."""
     rows, blocks = plan.rows(number), plan.blocks(number)
     device = seen.device
-    positions = plan.starts[rows, blocks, None] + torch.arange(pool.block, device=device)  # (n, k, block)
+    written = plan.starts[rows, blocks, None] + torch.arange(pool.block, device=device)  # (n, k, block)
+    # Where a block reaches beyond a short span its last token is drawn once more, and what stands there stays.
+    positions = torch.minimum(written, (plan.begin + plan.length - 1)[rows, None, None])
     iteration = plan.first + torch.arange(blocks.start, blocks.stop, device=device)
     counter = (iteration[:, None] << 16) + positions - plan.begin[rows, None, None]
     seed = plan.seed[rows, None, None].expand_as(positions)
@@ -289,7 +293,11 @@ def _draw_blocks(pool: GibbsPool, plan: _Plan, seen: Tensor, number: int) -> Ten
     hidden = pool.conditionals(seen, index, positions.flatten(1))
     if hidden.dim() != 2 or hidden.shape[0] != positions.numel():
         raise InputError(f"conditionals must return ({positions.numel()}, H) head inputs, got {tuple(hidden.shape)}")
-    return pool.draw(hidden, seed=seed.flatten(), counter=counter.flatten()).view(positions.shape)
+    drawn = pool.draw(hidden, seed=seed.flatten(), counter=counter.flatten()).view(positions.shape)
+    if torch.equal(positions, written):
+        return drawn
+    kept = seen.gather(1, written.flatten(1)).view(written.shape)
+    return torch.where(positions == written, drawn, kept)
 
 
 class _Tally:

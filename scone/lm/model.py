@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +13,10 @@ from torch import Tensor
 
 from scone.decoder_step import DecoderStep
 from scone.errors import InputError, ModelError, NumericalError
+from scone.lm.sampling import likeliest
 from scone_kernels import for_few_rows
 
-__all__ = ["CausalLM", "LMState", "check_finite", "likeliest", "truncate"]
+__all__ = ["CausalLM", "LMState", "check_finite"]
 
 
 @dataclass(frozen=True)
@@ -139,17 +139,17 @@ class CausalLM:
         return [[t for t in row if t >= 0] for row in torch.stack(drawn, 1).tolist()] if drawn else [[] for _ in alive]
 
     @torch.no_grad()
-    def anticipate(self, state: LMState, length: int, tables: Sequence[Tensor], *, top_k: int) -> list[Tensor]:
+    def anticipate(self, state: LMState, length: int, tables: Sequence[Tensor], *, among: int) -> list[Tensor]:
         """The next `length` tokens of each text in expectation: for each table (V, D) the mean rows (B, length, D).
 
-        Each mean is over the `top_k` likeliest tokens that do not end the text. The LM goes on from the mean of its own
+        Each mean is over the `among` likeliest tokens that do not end the text. The LM goes on from the mean of its own
         input embeddings, so that nothing is drawn. The cache grows: fork it first.
         """
         own = self.model.get_input_embeddings().weight
         stops = torch.tensor(sorted(self.stop_ids), dtype=torch.long, device=state.logits.device)
         means: list[list[Tensor]] = [[] for _ in tables]
         for i in range(length):
-            log_p, tokens = likeliest(state.logits, top_k, barred=stops)  # (B, k)
+            log_p, tokens = likeliest(state.logits, among, barred=stops)  # (B, k)
             p = log_p.softmax(-1)
             for found, table in zip(means, tables):
                 found.append(_mean_rows(p, tokens, table))
@@ -196,36 +196,6 @@ def check_finite(x: Tensor, source: str, *, allow_infinite: bool = False) -> Non
     bad = x.isnan() if allow_infinite else ~x.isfinite()
     if bool(bad.any()):
         raise NumericalError(f"{source} returned NaN in {int(bad.sum())} of {x.numel()} values")
-
-
-def truncate(logits: Tensor, *, top_p: float = 1.0, min_p: float = 0.0) -> Tensor:
-    """Logits with `-inf` outside the nucleus of mass `top_p` and below `min_p` times the largest probability.
-
-    >>> truncate(torch.tensor([[2.0, 1.0, -3.0]]), min_p=0.1)
-    tensor([[2., 1., -inf]])
-    """
-    if min_p == 0 and top_p == 1:
-        return logits
-    kept = logits.isfinite() if min_p == 0 else logits >= logits.amax(-1, keepdim=True) + math.log(min_p)
-    if top_p == 1:
-        return logits.masked_fill(~kept, -torch.inf)
-    # Only tokens that pass `min_p` are put in order: some dozens, as a rule, instead of the vocabulary.
-    found, tokens = logits.topk(int(kept.sum(-1).max()), dim=-1)
-    p = (found - logits.logsumexp(-1, keepdim=True)).exp()
-    inside = kept.gather(-1, tokens) & (p.cumsum(-1) - p < top_p)  # p.cumsum - p: the mass ahead of a token
-    return torch.full_like(logits, -torch.inf).scatter(-1, tokens, found.masked_fill(~inside, -torch.inf))
-
-
-def likeliest(logits: Tensor, count: int, *, barred: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits and ids of the `count` likeliest tokens that are not `barred`, without a copy of all logits.
-
-    >>> likeliest(torch.tensor([[0.0, 3.0, 1.0, 2.0]]), 2, barred=torch.tensor([1]))
-    (tensor([[2., 1.]]), tensor([[3, 2]]))
-    """
-    size = logits.shape[1]
-    found, tokens = logits.topk(min(count + len(barred), size))
-    found, order = found.masked_fill(torch.isin(tokens, barred), -torch.inf).topk(min(count, size))
-    return found, tokens.gather(1, order)
 
 
 def _mean_rows(p: Tensor, tokens: Tensor, table: Tensor) -> Tensor:

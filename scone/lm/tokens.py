@@ -1,0 +1,62 @@
+"""What is asked of tokenizers: their special tokens, their limits, and whether two of them speak the same language."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["drawable", "position_limit", "same_vocabulary", "special_frame"]
+
+_PLACEHOLDER = re.compile(r"^(\[unused\d+\]|<unused_?\d+>|<extra_id_\d+>|madeupword\d+)$")
+_PROBE = "The quick brown fox, naïve café — 漢字 🙂 don't  x_1=f(y);\n"
+
+
+def special_frame(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Special tokens that the tokenizer puts before and after a single text.
+
+    >>> from scone.embedded import load_masked_lm
+    >>> special_frame(load_masked_lm()[1])
+    ([101], [102])
+    """
+    plain = list(tokenizer("a", add_special_tokens=False)["input_ids"])
+    framed = list(tokenizer("a")["input_ids"])
+    for start in range(len(framed) - len(plain) + 1):
+        if framed[start : start + len(plain)] == plain:
+            return framed[:start], framed[start + len(plain) :]
+    return [], []
+
+
+def position_limit(model: Any, tokenizer: Any) -> int:
+    """Tokens that a model takes at most, special ones included."""
+    config: Any = getattr(model, "config", None)
+    limit = getattr(config, "max_position_embeddings", None) or 1 << 30
+    if getattr(config, "model_type", "") in {"roberta", "xlm-roberta", "camembert"}:
+        limit -= config.pad_token_id + 1  # their positions are counted from pad_token_id + 1
+    return min(limit, getattr(tokenizer, "model_max_length", None) or 1 << 30)
+
+
+def drawable(tokenizer: Any, size: int) -> Tensor:
+    """(size,) bool: False for special tokens, placeholders such as [unused7], and rows that no token uses."""
+    keep = torch.zeros(size, dtype=torch.bool)
+    special = set(tokenizer.all_special_ids)
+    special |= {i for i, added in getattr(tokenizer, "added_tokens_decoder", {}).items() if added.special}
+    ids = [i for token, i in tokenizer.get_vocab().items() if i not in special and not _PLACEHOLDER.match(token)]
+    keep[torch.tensor([i for i in ids if i < size], dtype=torch.long)] = True
+    return keep
+
+
+def same_vocabulary(one: Any, other: Any) -> bool:
+    """Whether two tokenizers give the same ids for the same text.
+
+    >>> from scone.embedded import load_classifier, load_masked_lm
+    >>> same_vocabulary(load_masked_lm()[1], load_classifier("sentiment")[1])
+    True
+    """
+    if one is other:
+        return True
+    if one.get_vocab() != other.get_vocab() or special_frame(one) != special_frame(other):
+        return False
+    return one(_PROBE)["input_ids"] == other(_PROBE)["input_ids"]

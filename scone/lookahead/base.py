@@ -1,0 +1,140 @@
+"""What a lookahead is: candidates in; q, what it cost and what to carry to the next step out.
+
+A new strategy is one file with one class: a frozen dataclass of its options, `needs`, and `judge`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from scone.errors import ConfigError
+from scone.lm import LMState
+from scone.lookahead.parts import EMBEDDINGS, GRADIENTS, LM_STATES, MASKED_LM, Parts
+from scone.options import Options
+from scone.output import Cost, Timer
+from scone.text import Text
+
+__all__ = ["Answer", "Lookahead", "Query"]
+
+_MISSING = {
+    LM_STATES: "runs the LM beyond its next token, and here only logits are seen",
+    MASKED_LM: "needs a masked LM: pass masked_lm, got None",
+    EMBEDDINGS: "needs a verifier that reads embeddings: got one that reads texts",
+    GRADIENTS: "needs a verifier with gradients: got one that reads texts",
+}
+
+
+@dataclass(frozen=True)
+class Query:
+    """Candidates whose q is asked for, n of them: each continues a text that is being written.
+
+    >>> text = Text("It is", prompt_ids=[7, 8], seed=0)
+    >>> Query(None, [text, text], torch.tensor([3, 4]), ["It is so", "It is not"], remaining=5).step
+    0
+    """
+
+    parts: Parts
+    texts: Sequence[Text]  # n, that of each candidate
+    tokens: Tensor  # (n,) the candidates
+    written: Sequence[str]  # n, text and candidate, as much of it as is to be judged
+    remaining: int  # tokens of the LM that may follow a candidate
+    state: LMState | None = None  # the LM after the texts, before the candidates
+    rows: Sequence[int] = ()  # n, into `state`
+    timer: Timer = field(default_factory=Timer)  # takes the seconds of each phase
+
+    @property
+    def step(self) -> int:
+        """How many tokens the texts have already: all texts of a batch are equally far."""
+        return len(self.texts[0].new_ids)
+
+    @cached_property
+    def read(self) -> LMState:
+        """The LM after each candidate, read once for all who ask. Its cache is shared: fork it before it grows."""
+        lm, state, rows = self.parts.lm, self.state, list(self.rows)
+        if state is None:
+            unique = {id(text): text for text in self.texts}
+            state = lm.prefill([[*text.prompt_ids, *text.new_ids] for text in unique.values()])
+            place = {key: row for row, key in enumerate(unique)}
+            rows = [place[id(text)] for text in self.texts]
+        with self.timer("look ahead"):
+            return lm.step(lm.select(state, torch.tensor(rows)), self.tokens)
+
+    @property
+    def was_read(self) -> LMState | None:
+        """The LM after each candidate, where somebody has asked for it."""
+        return self.__dict__.get("read")
+
+    def future(self, i: int, path: Sequence[int]) -> str:
+        """What tokens of the LM after candidate i add to its text."""
+        text = self.texts[i]
+        return self.parts.lm.added([*text.prompt_ids, *text.new_ids, int(self.tokens[i])], path)
+
+    def carrying(self, part: int) -> Query:
+        """The same question with what the texts carry for one part of a mixture; the LM's pass is shared."""
+        texts = [replace(text, carried=None if text.carried is None else text.carried[part]) for text in self.texts]
+        other = replace(self, texts=texts)
+        if self.was_read is not None:
+            other.__dict__["read"] = self.read
+        return other
+
+
+@dataclass(frozen=True)
+class Answer:
+    """q of each candidate under each term of the verifier, and what a text carries on if that candidate is taken.
+
+    >>> Answer(torch.tensor([[0.2, 0.9]]), Cost(verifier_rows=2)).q.shape
+    torch.Size([1, 2])
+    """
+
+    q: Tensor  # (terms, n) float32 on the CPU
+    cost: Cost
+    carried: Sequence[Any] | None = None  # n, or None where nothing is carried
+
+
+class Lookahead(Options):
+    """A way to estimate q; what it needs is in `needs`, and what it does in `judge`.
+
+    >>> from scone.lookahead import Expectation, Gibbs
+    >>> sorted(Expectation.needs), sorted(Gibbs().needs)
+    (['embeddings', 'lm states'], ['embeddings', 'gradients', 'lm states', 'masked lm'])
+    """
+
+    needs: ClassVar[frozenset[str]] | property = frozenset()
+    samples: ClassVar[int] | property = 1  # estimates that q is the mean of; `reweigh="softmax"` sums them
+
+    def judge(self, query: Query) -> Answer:
+        """q of every candidate of the query."""
+        raise NotImplementedError
+
+    def pass_on(self, carried: Any, parts: Parts, *, remaining: int) -> Any:
+        """What a text carries on when it takes a token that was not judged."""
+        return carried
+
+    def instead(self, missing: frozenset[str]) -> Lookahead | None:
+        """A lookahead of the same spirit that does without what is missing, or None."""
+        return None
+
+    def serving(self, offers: frozenset[str]) -> Lookahead:
+        """This lookahead, or the one that stands in for it where an engine does not offer what it needs.
+
+        >>> from scone.lookahead import Expectation
+        >>> Expectation(3).serving(frozenset({"lm states"}))  # a verifier that reads texts
+        Paths(tokens=3, count=4, judged='drawn', top_p=0.9, min_p=0.1, coupled=True)
+        """
+        missing = frozenset(self.needs) - offers  # type: ignore[arg-type]
+        if not missing:
+            return self
+        other = self.instead(missing)
+        if other is None:
+            raise ConfigError(f"lookahead {type(self).__name__} {_MISSING[min(missing)]}")
+        return other.serving(offers)
+
+    def horizon(self, remaining: int) -> int:
+        """Tokens of lookahead where `remaining` may still follow."""
+        return min(self.tokens, remaining)  # type: ignore[attr-defined]

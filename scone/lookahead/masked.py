@@ -1,0 +1,52 @@
+"""What a masked LM expects: one pass over [MASK], nothing drawn; of the LM only its next-token logits are needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from scone.lookahead.base import Answer, Lookahead, Query
+from scone.lookahead.chains import begin
+from scone.lookahead.gibbs import Gibbs
+from scone.lookahead.parts import EMBEDDINGS, MASKED_LM
+from scone.lookahead.start import Masks
+from scone.lookahead.taylor import AtSample
+from scone.options import integer, number, option
+from scone.output import Cost
+
+__all__ = ["Masked"]
+
+
+@dataclass(frozen=True)
+class Masked(Lookahead):
+    """The masked LM reads text, candidate and [MASK]; q is φ at the embeddings that it expects there.
+
+    >>> Masked(tokens=6).tokens
+    6
+    """
+
+    needs = frozenset({MASKED_LM, EMBEDDINGS})
+
+    tokens: int = option(6, integer(1), "tokens of the masked LM to look ahead")
+    temperature: float = option(1.0, number(0, above=True), "of the masked LM")
+
+    def judge(self, query: Query) -> Answer:
+        parts, mlm, n = query.parts, query.parts.masked_lm, len(query.written)
+        length = min(self.tokens, max(1, round(query.remaining * parts.density)))
+        with query.timer("look ahead"):
+            futures = [[mlm.mask_id] * length] * n
+            chains = begin(mlm, query.written, mlm.encode_batch(list(query.written)), futures, torch.zeros(n).long())
+            row, col = (chains.offset >= 0).nonzero(as_tuple=True)
+            hidden = mlm.hidden(chains.ids, chains.mask, row, col)  # (n * length, H)
+            tables = [parts.bridge(leaf).table for leaf in parts.readers]
+            means = [mlm.expect(hidden, table, temperature=self.temperature) for table in tables]
+        with query.timer("estimate"):
+            q = parts.score_expected(query.written, [mean.unflatten(0, (n, length)) for mean in means])
+        return Answer(q, Cost(masked_lm_rows=n, verifier_rows=n * len(parts.readers)))
+
+    def instead(self, missing: frozenset[str]) -> Lookahead | None:
+        """Without embeddings, tokens that the masked LM draws at once."""
+        if missing != {EMBEDDINGS}:
+            return None
+        return Gibbs(tokens=self.tokens, start=Masks(warmup=0), iterations=0, estimate=AtSample())

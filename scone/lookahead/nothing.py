@@ -1,0 +1,32 @@
+"""No lookahead: the verifier on text and candidate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scone.lookahead.base import Answer, Lookahead, Query
+from scone.lookahead.parts import EMBEDDINGS
+from scone.output import Cost
+
+__all__ = ["Nothing"]
+
+
+@dataclass(frozen=True)
+class Nothing(Lookahead):
+    """q is φ of the text as if it ended after the candidate.
+
+    >>> Nothing()
+    Nothing()
+    """
+
+    def judge(self, query: Query) -> Answer:
+        parts = query.parts
+        with query.timer("estimate"):
+            if EMBEDDINGS not in parts.offers:
+                q = parts.score(query.written)
+            else:
+                n = len(query.written)
+                q = parts.score_expected(
+                    query.written, [leaf.table.new_empty(n, 0, leaf.table.shape[1]) for leaf in parts.readers]
+                )
+        return Answer(q, Cost(verifier_rows=len(query.written) * len(parts.verifier.leaves)))

@@ -1,0 +1,120 @@
+"""The models that a lookahead works with, and the tables between their vocabularies, each made when first used."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from scone.errors import DeviceError, ModelError
+from scone.lm import CausalLM, MaskedLM
+from scone.verifier import Bridge, EmbeddingVerifier, Expression, Surfaces
+
+__all__ = ["EMBEDDINGS", "GRADIENTS", "LM_STATES", "MASKED_LM", "Parts"]
+
+LM_STATES = "lm states"
+MASKED_LM = "masked lm"
+EMBEDDINGS = "embeddings"
+GRADIENTS = "gradients"
+
+_SENTENCE = "It was a bright cold day in spring, and everyone who could walk had gone outside to look at the river."
+
+
+class Parts:
+    """LM, masked LM (or none) and verifier; an engine's are `engine.parts`.
+
+    >>> from scone.decode import Scone
+    >>> sorted(Scone.from_pretrained(masked_lm=None).parts.offers)
+    ['embeddings', 'gradients', 'lm states']
+    """
+
+    def __init__(self, lm: CausalLM, masked_lm: Callable[[], MaskedLM] | None, verifier: Expression) -> None:
+        self.lm = lm
+        self.verifier = verifier
+        self.readers = [leaf for leaf in verifier.leaves if isinstance(leaf, EmbeddingVerifier)]  # of embeddings
+        self._masked_lm = masked_lm
+        self._lm_tables: dict[object, Tensor] = {}
+        self._bridges: dict[object, Bridge] = {}
+
+    @property
+    def has_masked_lm(self) -> bool:
+        """Whether there is one; it may not be loaded yet."""
+        return self._masked_lm is not None
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """What a lookahead can count on here."""
+        found = {LM_STATES}
+        if self.has_masked_lm:
+            found.add(MASKED_LM)
+        if len(self.readers) == len(self.verifier.leaves):
+            found |= {EMBEDDINGS, GRADIENTS}
+        return frozenset(found)
+
+    @cached_property
+    def masked_lm(self) -> MaskedLM:
+        """The masked LM, loaded when it is first needed."""
+        if self._masked_lm is None:
+            raise ModelError("masked_lm must be a masked LM where one is needed, got None")
+        return self._masked_lm()
+
+    def prepare(self, needs: Iterable[str]) -> None:
+        """Load what a lookahead needs, so that a mistake shows before anything is written."""
+        if MASKED_LM in needs:
+            for leaf in self.readers:
+                self.bridge(leaf)
+            _ = self.surfaces
+
+    def with_lm(self, lm: CausalLM) -> Parts:
+        """The same parts around another LM."""
+        other = copy.copy(self)
+        other.lm, other._lm_tables = lm, {}
+        other.__dict__.pop("density", None)
+        return other
+
+    @cached_property
+    def surfaces(self) -> Surfaces:
+        """How the masked LM's tokens look."""
+        return Surfaces(self.masked_lm.tokenizer)
+
+    @cached_property
+    def density(self) -> float:
+        """Masked-LM tokens for each token of the LM."""
+        return len(self.masked_lm.encode(_SENTENCE)) / max(1, len(self.lm.tokenizer(_SENTENCE)["input_ids"]))
+
+    def bridge(self, leaf: EmbeddingVerifier) -> Bridge:
+        """From the masked LM's vocabulary to a verifier's."""
+        if leaf.key not in self._bridges:
+            if leaf.device != self.masked_lm.device:
+                raise DeviceError(
+                    f"verifier {leaf.name} must be on the masked LM's device {self.masked_lm.device}, got {leaf.device}"
+                )
+            size = self.masked_lm.keep.shape[0]
+            self._bridges[leaf.key] = Bridge(self.masked_lm.tokenizer, size, self.surfaces, leaf)
+        return self._bridges[leaf.key]
+
+    @property
+    def lm_tables(self) -> list[Tensor]:
+        """For each reader, (V of the LM, D): the verifier's embedding of each token of the LM."""
+        for leaf in self.readers:
+            if leaf.key not in self._lm_tables:
+                bridge = Bridge(self.lm.tokenizer, self.lm.vocabulary, Surfaces(self.lm.tokenizer), leaf)
+                self._lm_tables[leaf.key] = bridge.table
+        return [self._lm_tables[leaf.key] for leaf in self.readers]
+
+    def combine(self, values: Mapping[object, Tensor]) -> Tensor:
+        """(terms, n) from the values (n,) of the verifier's leaves."""
+        return torch.stack([term.combine(values) for term in self.verifier.terms])
+
+    def score(self, texts: Sequence[str]) -> Tensor:
+        """(terms, n): φ of texts."""
+        return self.combine({leaf.key: leaf.evaluate(texts) for leaf in self.verifier.leaves})
+
+    def score_expected(self, texts: Sequence[str], means: Sequence[Tensor]) -> Tensor:
+        """(terms, n): φ of texts that go on with tokens known by their mean embeddings, (n, tokens, D) a reader."""
+        return self.combine(
+            {leaf.key: leaf.value_of_expected(texts, mean).cpu() for leaf, mean in zip(self.readers, means)}
+        )

@@ -1,0 +1,257 @@
+"""The one decode loop: propose → look ahead → reweigh → choose → commit, for texts that are written side by side.
+
+`generate`, `stream`, `custom_generate` and the logits processor all go through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from scone.config import SconeConfig
+from scone.lm import Candidates, CausalLM, LMState, choose, propose
+from scone.lookahead import Lookahead, Parts, Query
+from scone.output import Cost, Step, Timer
+from scone.reweigh import all_hold, reweigh
+from scone.seeds import token_seed
+from scone.text import Text, Writer
+
+__all__ = ["Decision", "Judged", "Loop", "Taken", "commit", "judge", "prefill"]
+
+Process = Callable[[Sequence[Text], Tensor], Tensor]
+"""(texts, the LM's logits (B, V)) -> logits (B, V), before the candidates are picked."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """q of the candidates, and what the lookahead leaves behind for each that had one.
+
+    >>> Judged(torch.ones(1, 1, 2)).place
+    {}
+    """
+
+    q: Tensor  # (terms, B, K)
+    cost: Cost = Cost()
+    place: Mapping[tuple[int, int], int] = field(default_factory=dict)  # (text, candidate) -> row of what follows
+    carried: Sequence[object] | None = None  # what a text carries on if that candidate is taken
+    read: LMState | None = None  # the LM after that candidate
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One step for B texts, before a token is taken."""
+
+    candidates: Candidates
+    judged: Judged
+    q: Tensor  # (B, K) product over the verifier's terms, each to its strength
+    log_p_star: Tensor  # (B, K)
+
+    def step(self, b: int, chosen: int | None, seconds: dict[str, float]) -> Step:
+        """The record of one text's step, without the places that hold no candidate."""
+        real = ~self.candidates.log_p[b].isneginf()
+        tokens, log_p = self.candidates.tokens[b][real], self.candidates.log_p[b][real]
+        return Step(tokens, log_p, self.q[b][real], self.log_p_star[b][real], chosen=chosen, seconds=seconds)
+
+    def row_after(self, b: int, token: int) -> int | None:
+        """The row of `judged.read` in which the LM has read this token after text b, or None."""
+        if self.judged.read is None:
+            return None
+        return next((row for (text, k), row in self.judged.place.items()
+                     if text == b and int(self.candidates.tokens[b, k]) == token), None)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A step that was made: the texts have grown by their tokens; a caller may end some before the loop goes on."""
+
+    texts: Sequence[Text]
+    decision: Decision
+    chosen: Sequence[int]
+    state: LMState  # the LM before the step
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Everything that stays the same from step to step.
+
+    >>> from scone.decode import Scone
+    >>> engine = Scone.from_pretrained(target="positive")
+    >>> loop, texts = engine.loop(), engine.open("The movie was", max_new_tokens=3, seed=0)
+    >>> [len(taken.texts[0].new_ids) for taken in loop.run(texts, prefill(loop.parts.lm, texts), 3)]
+    [1, 2, 3]
+    """
+
+    parts: Parts
+    config: SconeConfig
+    lookahead: Lookahead
+    writer: Writer
+    do_sample: bool = True
+    process: Process | None = None
+    timer: Timer = field(default_factory=Timer)
+
+    def run(self, texts: Sequence[Text], state: LMState, max_new_tokens: int) -> Iterator[Taken]:
+        """Step by step until all texts have ended or are long enough; texts that have ended leave the batch."""
+        for i in range(max_new_tokens):
+            remaining = max_new_tokens - i - 1
+            decision = self.decide(texts, state, remaining)
+            with self.timer("sample"):
+                chosen = self.choose(texts, decision)
+            for b, (text, k) in enumerate(zip(texts, chosen)):
+                self.take(text, decision, b, int(decision.candidates.tokens[b, k]), remaining)
+            yield Taken(texts, decision, chosen, state, self.timer.take())
+            alive = [b for b, text in enumerate(texts) if text.finish_reason is None]
+            if not alive or not remaining:
+                return
+            with self.timer("commit"):
+                last = [texts[b].new_ids[-1] for b in alive]
+                state = commit(self.parts.lm, state, alive, last, decision)
+            texts = [texts[b] for b in alive]
+
+    def decide(self, texts: Sequence[Text], state: LMState, remaining: int) -> Decision:
+        """Propose candidates from what the LM says next, and weigh them."""
+        with self.timer("propose"):
+            logits = state.logits if self.process is None else self.process(texts, state.logits)
+        return self.weigh(texts, logits, state, remaining)
+
+    def weigh(self, texts: Sequence[Text], logits: Tensor, state: LMState | None, remaining: int) -> Decision:
+        """Algorithm 1 from logits (B, V); without strength nothing is judged and p* is p."""
+        config, terms = self.config, self.parts.verifier.terms
+        with self.timer("propose"):
+            candidates = propose(
+                logits, top_k=config.top_k, top_p=config.top_p, min_p=config.min_p, temperature=config.temperature
+            )
+        strengths = [term.strength for term in terms]
+        if config.strength == 0 or not any(strengths):
+            judged = Judged(torch.ones(len(terms), *candidates.tokens.shape))
+        else:
+            judged = judge(self, texts, candidates, state, remaining)
+        with self.timer("reweigh"):
+            log_p_star = reweigh(
+                candidates.log_p, judged.q, config.reweigh, strength=config.strength, strengths=strengths,
+                epsilon=config.epsilon, samples=self.lookahead.samples,
+            )  # fmt: skip
+            q = all_hold(judged.q, strengths) if len(terms) > 1 else judged.q[0]
+        return Decision(candidates, judged, q, log_p_star)
+
+    def choose(self, texts: Sequence[Text], decision: Decision) -> list[int]:
+        """The candidate that each text takes."""
+        if not self.do_sample:
+            return decision.log_p_star.argmax(-1).tolist()
+        return choose(
+            decision.candidates.tokens,
+            decision.log_p_star,
+            vocabulary=self.parts.lm.vocabulary,
+            seeds=[token_seed(text.seed) for text in texts],
+            step=len(texts[0].new_ids),
+        ).tolist()
+
+    def take(self, text: Text, decision: Decision, b: int, token: int, remaining: int) -> None:
+        """Add a token to text b of a decision, with what the lookahead carries on for it."""
+        judged = decision.judged
+        found = (decision.candidates.tokens[b] == token).nonzero()
+        row = judged.place.get((b, int(found[0]))) if len(found) else None
+        if row is not None and judged.carried is not None:
+            text.carried = judged.carried[row]
+        elif text.carried is not None:
+            text.carried = self.lookahead.pass_on(text.carried, self.parts, remaining=remaining)
+        self.writer.append(text, token)
+
+
+def prefill(lm: CausalLM, texts: Sequence[Text]) -> LMState:
+    """The LM after all that is written; texts of the same tokens go through it once.
+
+    >>> from scone.embedded import load_lm
+    >>> lm = CausalLM(*load_lm())
+    >>> prefill(lm, [Text("One", lm.encode("One"), seed) for seed in (0, 1)]).logits.shape
+    torch.Size([2, 49152])
+    """
+    written = [(*text.prompt_ids, *text.new_ids) for text in texts]
+    unique = list(dict.fromkeys(written))
+    state = lm.prefill(unique)
+    if len(unique) == len(texts):
+        return state
+    place = {ids: i for i, ids in enumerate(unique)}
+    return lm.select(state, torch.tensor([place[ids] for ids in written]))
+
+
+def commit(lm: CausalLM, state: LMState, rows: Sequence[int], tokens: Sequence[int], decision: Decision) -> LMState:
+    """The LM after one more token each for some rows of a state, of which the lookahead may have read some already."""
+    known = [decision.row_after(b, token) for b, token in zip(rows, tokens)]
+    read = [i for i, row in enumerate(known) if row is not None]
+    unread = [i for i, row in enumerate(known) if row is None]
+    if unread:
+        state = lm.select(state, torch.tensor([rows[i] for i in unread]))
+        state = lm.step(state, torch.tensor([tokens[i] for i in unread]))
+    if not read:
+        return state
+    assert decision.judged.read is not None
+    after = lm.select(decision.judged.read, torch.tensor([known[i] for i in read]))
+    if not unread:
+        return after
+    order = {i: row for row, i in enumerate([*read, *unread])}
+    return lm.join(after, state, [order[i] for i in range(len(rows))])
+
+
+def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMState | None, remaining: int) -> Judged:
+    """q of every candidate: finished texts are scored as they are, probable ones looked ahead for, the rest averaged.
+
+    A text whose choice is settled (a single candidate above `min_mass`) is not judged at all.
+    """
+    parts, window, timer = loop.parts, loop.config.context_window, loop.timer
+    q = torch.full((len(parts.verifier.terms), *candidates.tokens.shape), torch.nan)
+    ahead: list[tuple[int, int]] = []
+    exact: list[tuple[int, int]] = []
+    written: dict[tuple[int, int], str] = {}
+    with timer("plan"):
+        share = candidates.share.tolist()
+        for b, text in enumerate(texts):
+            live = [k for k, p in enumerate(share[b]) if p > 0 and p >= loop.config.min_mass]
+            if len(live) < 2:
+                continue
+            begin = _begin(text, parts.lm, window)
+            for k in live:
+                continuation, ended = loop.writer.continuation(text, int(candidates.tokens[b, k]))
+                (exact if ended or remaining == 0 else ahead).append((b, k))
+                written[b, k] = (text.context + continuation)[begin:]
+    if exact:
+        with timer("verify"):
+            q[:, [b for b, _ in exact], [k for _, k in exact]] = parts.score([written[pair] for pair in exact])
+    if not ahead:
+        return Judged(_filled(q, candidates), Cost(verifier_rows=len(exact) * len(parts.verifier.leaves)))
+    query = Query(
+        parts,
+        texts=[texts[b] for b, _ in ahead],
+        tokens=torch.tensor([int(candidates.tokens[pair]) for pair in ahead]),
+        written=[written[pair] for pair in ahead],
+        remaining=remaining,
+        state=state,
+        rows=[b for b, _ in ahead],
+        timer=timer,
+    )
+    answer = loop.lookahead.judge(query)
+    q[:, [b for b, _ in ahead], [k for _, k in ahead]] = answer.q
+    cost = answer.cost + Cost(verifier_rows=len(exact) * len(parts.verifier.leaves))
+    place = {pair: row for row, pair in enumerate(ahead)}
+    return Judged(_filled(q, candidates), cost, place, answer.carried, query.was_read)
+
+
+def _begin(text: Text, lm: CausalLM, window: int | None) -> int:
+    """The first character that is judged: the last `window` tokens of the LM count, a candidate among them."""
+    ids = [*(text.prompt_ids if text.context else ()), *text.new_ids]
+    if window is None or len(ids) < window:
+        return 0
+    kept = lm.decode(ids[len(ids) - window + 1 :]).lstrip("\N{REPLACEMENT CHARACTER}")
+    return max(0, len(text.text) - len(kept))
+
+
+def _filled(q: Tensor, candidates: Candidates) -> Tensor:
+    """q with the mean over the judged candidates, by probability, where a candidate was not judged; 1 if none was."""
+    judged = ~q.isnan()
+    weight = candidates.share * judged
+    mean = (weight * q.nan_to_num()).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(min=1e-30)
+    mean = torch.where(judged.any(-1, keepdim=True), mean, 1.0)
+    return torch.where(judged, q, mean)

@@ -1,0 +1,54 @@
+"""From q to the next-token distribution: log p* over the candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["RULES", "all_hold", "reweigh"]
+
+RULES = ("odds", "bayes", "softmax", "logit")
+
+
+def all_hold(q: Tensor, strengths: Sequence[float]) -> Tensor:
+    """The product over the terms, each to its strength: (B, K) of q (terms, B, K).
+
+    >>> all_hold(torch.tensor([[[0.9]], [[0.5]]]), strengths=(1.0, 2.0))
+    tensor([[0.2250]])
+    """
+    return (q.clamp(min=0) ** torch.tensor(strengths)[:, None, None]).prod(0)
+
+
+def reweigh(
+    log_p: Tensor,
+    q: Tensor,
+    rule: str,
+    *,
+    strength: float,
+    strengths: Sequence[float] = (1.0,),
+    epsilon: float = 1e-4,
+    samples: int = 1,
+) -> Tensor:
+    """log p*(token | attribute) over the candidates, normalised: (B, K); `-inf` in log_p stays out.
+
+    q: (terms, B, K), the mean of `samples` estimates   strengths: one for each term, times `strength`
+
+    >>> even = torch.tensor([[0.5, 0.5]]).log()
+    >>> reweigh(even, torch.tensor([[[0.2, 0.8]]]), "bayes", strength=1).exp()
+    tensor([[0.2000, 0.8000]])
+    """
+    weights = strength * torch.tensor(strengths)[:, None, None]
+    if rule == "odds":
+        # The odds of all terms together: one that is as good as certain does not outweigh one that is in doubt.
+        together = all_hold(q, [own / (max(strengths) or 1) for own in strengths])
+        log_q = weights.amax() * together.clamp(epsilon, 1 - epsilon).logit()[None]
+    elif rule == "bayes":
+        log_q = weights * q.clamp(epsilon, 1).log()
+    elif rule == "logit":
+        log_q = torch.nn.functional.logsigmoid(weights * q.clamp(epsilon, 1 - epsilon).logit())
+    else:  # Algorithm 1: log_softmax of the q's summed over samples
+        log_q = weights * (samples * q).masked_fill(log_p.isneginf(), -torch.inf).log_softmax(-1)
+        log_q = log_q.masked_fill(log_p.isneginf(), 0)
+    return (log_p + log_q.sum(0)).log_softmax(-1)

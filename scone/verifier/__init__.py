@@ -1,0 +1,7 @@
+"""Verifiers: what a text is judged by, how they combine, and the bridges from other vocabularies to theirs."""
+
+from scone.verifier.algebra import Expression, Leaf
+from scone.verifier.bridge import Bridge, Surfaces, View
+from scone.verifier.kinds import EmbeddingVerifier, Linearised, Verifier
+
+__all__ = ["Bridge", "EmbeddingVerifier", "Expression", "Leaf", "Linearised", "Surfaces", "Verifier", "View"]

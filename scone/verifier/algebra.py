@@ -1,0 +1,143 @@
+"""The algebra of verifiers: φ(text) in [0, 1], and what `&`, `~` and `with_strength` make of several.
+
+    positive & (~toxic).with_strength(2)
+
+A verifier is a leaf, which is evaluated, or an expression of leaves, which is computed from them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scone.errors import ConfigError, InputError
+
+__all__ = ["Expression", "Leaf"]
+
+
+class Expression:
+    """What all verifiers can do: score texts, and be combined by `&`, `~` and `with_strength`.
+
+    >>> from scone.embedded import load_classifier
+    >>> from scone.verifier import Verifier
+    >>> positive = Verifier(*load_classifier("sentiment"), target="positive")
+    >>> texts = ["What a wonderful film.", "What a terrible film."]
+    >>> bool(torch.allclose((~positive).score(texts), 1 - positive.score(texts)))
+    True
+    >>> ~~positive is positive
+    True
+    >>> [term.strength for term in (positive & (~positive).with_strength(2)).terms]
+    [1.0, 2.0]
+    """
+
+    strength: float = 1.0
+
+    def score(self, texts: str | Sequence[str]) -> Tensor:
+        """φ of finished texts: (n,) float32; strengths play no part in it."""
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        wrong = [type(text).__name__ for text in texts if not isinstance(text, str)]
+        if wrong:
+            raise InputError(f"texts must be strings, got {wrong[0]}")
+        return self.combine({leaf.key: leaf.evaluate(texts) for leaf in self.leaves})
+
+    def with_strength(self, strength: float) -> Any:
+        """The same verifier, raised to that power when the distribution is reweighed."""
+        changed = copy.copy(self)
+        changed.strength = _checked_strength(strength)
+        return changed
+
+    def __and__(self, other: Expression) -> Expression:
+        if not isinstance(other, Expression):
+            return NotImplemented
+        return _And((*self.terms, *other.terms))
+
+    def __invert__(self) -> Expression:
+        return _Not(self)
+
+    @property
+    def terms(self) -> tuple[Expression, ...]:
+        """The factors of the product; each is estimated by itself and has its own strength."""
+        return (self,)
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The verifiers that must be evaluated, each once."""
+        raise NotImplementedError
+
+    def combine(self, values: Mapping[object, Tensor]) -> Tensor:
+        """The expression's value from the values of its leaves, which are named by `leaf.key`."""
+        raise NotImplementedError
+
+
+class _Not(Expression):
+    def __init__(self, inner: Expression) -> None:
+        self.inner = inner
+        self.strength = inner.strength
+
+    def __invert__(self) -> Expression:
+        return self.inner if self.strength == self.inner.strength else self.inner.with_strength(self.strength)
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        return self.inner.leaves
+
+    def combine(self, values: Mapping[object, Tensor]) -> Tensor:
+        return 1 - self.inner.combine(values)
+
+
+class _And(Expression):
+    def __init__(self, parts: tuple[Expression, ...]) -> None:
+        self.parts = parts
+
+    @property
+    def terms(self) -> tuple[Expression, ...]:
+        return tuple(part.with_strength(part.strength * self.strength) for part in self.parts)
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        return tuple({leaf.key: leaf for part in self.parts for leaf in part.leaves}.values())
+
+    def combine(self, values: Mapping[object, Tensor]) -> Tensor:
+        product = self.parts[0].combine(values)
+        for part in self.parts[1:]:
+            product = product * part.combine(values)
+        return product
+
+
+class Leaf(Expression):
+    """A verifier that is evaluated rather than computed from others.
+
+    >>> class Loud(Leaf):
+    ...     name = "Loud"
+    ...     def evaluate(self, texts):
+    ...         return torch.tensor([float(text.isupper()) for text in texts])
+    >>> (~Loud()).score(["HEY", "hey"])
+    tensor([0., 1.])
+    """
+
+    name: str
+
+    def __init__(self, strength: float = 1.0) -> None:
+        self.strength = _checked_strength(strength)
+        self.key = object()  # shared by the copies that `with_strength` makes
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        return (self,)
+
+    def combine(self, values: Mapping[object, Tensor]) -> Tensor:
+        return values[self.key]
+
+    def evaluate(self, texts: Sequence[str]) -> Tensor:
+        """φ of texts: (n,) float32 on the CPU."""
+        raise NotImplementedError
+
+
+def _checked_strength(strength: float) -> float:
+    if not isinstance(strength, int | float) or isinstance(strength, bool) or not 0 <= strength < float("inf"):
+        raise ConfigError(f"strength must be a number of at least 0, got {strength!r}")
+    return float(strength)
