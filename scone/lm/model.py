@@ -18,6 +18,8 @@ from scone_kernels import for_few_rows
 
 __all__ = ["CausalLM", "LMState", "check_finite"]
 
+_OVERLAP = 16  # tokens decoded with those that are added, so that spaces and split characters come out right
+
 
 @dataclass(frozen=True)
 class LMState:
@@ -93,6 +95,11 @@ class CausalLM:
         """Text of token ids, without special tokens and without a last character of which only some bytes are there."""
         text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text.rstrip("\N{REPLACEMENT CHARACTER}")
+
+    def added(self, before: Sequence[int], more: Sequence[int]) -> str:
+        """What more tokens add to the text of those before them."""
+        lead = list(before)[-_OVERLAP:]
+        return self.decode([*lead, *more])[len(self.decode(lead)) :]
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> LMState:
         """Run the prompts through the LM, padded on the left to the longest."""
