@@ -62,6 +62,12 @@ class SconeConfig(Options):
         1e-4, number(0, 0.5, above=True), "q is clamped to at least this: no estimate alone rules a candidate out"
     )
 
+    particles: int = option(1, integer(1), "texts written side by side for each that is asked for; one is kept")
+    keep: str = option("best", choice("best", "sample"), "keep the best particle by φ, or one drawn by its weight")
+    resample: float = option(
+        0.5, number(0, 1), "particles are resampled where their effective number falls below this share; 0: never"
+    )
+
     @classmethod
     def paper(cls, **changes: Any) -> SconeConfig:
         """The paper to the letter: 10 candidates, 2 chains of 20 single-site updates, thinned by 5, softmax of sums.

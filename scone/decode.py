@@ -23,6 +23,7 @@ from scone.loading import EMBEDDED, load_causal_lm, load_masked_lm
 from scone.lookahead import Parts
 from scone.loop import Loop, Process, Taken, prefill
 from scone.output import Cost, Output, Step
+from scone.particles import Population
 from scone.prompts import Prompt, check_counts, check_sampling, check_stops, open_prompts
 from scone.text import Text, Writer
 from scone.verifier import Expression, Verifier
@@ -30,6 +31,9 @@ from scone.verifier import Expression, Verifier
 __all__ = ["Output", "Scone", "SconeConfig", "Step", "Verifier"]
 
 Processor = Callable[[Tensor, Tensor], Tensor]
+
+CHECKPOINT = 8
+"""Tokens after which a stream of particles chooses what it shows."""
 
 
 class Scone:
@@ -177,24 +181,25 @@ class Scone:
         """
         check_counts(max_new_tokens=max_new_tokens, num_return_sequences=num_return_sequences)
         check_sampling(logits_processor, do_sample)
-        loop = self.loop(stop, stop_token_ids, logits_processor, do_sample)
         texts = self.open(prompts, max_new_tokens=max_new_tokens, copies=num_return_sequences, seed=seed)
+        loop = self.loop(stop, stop_token_ids, logits_processor, do_sample, texts)
         seconds: dict[str, float] = {}
         cost = Cost()
         for taken in self._write(loop, texts, max_new_tokens):
             cost += taken.decision.judged.cost
             for phase, value in taken.seconds.items():
                 seconds[phase] = seconds.get(phase, 0.0) + value
-        judged = [text.text for text in texts]
+        texts, scores, log_evidence = self._kept(loop, texts)
         return Output(
-            texts=judged,
+            texts=[text.text for text in texts],
             continuations=[text.continuation for text in texts],
             token_ids=[text.new_ids for text in texts],
-            scores=self.verifier.score(judged),
+            scores=scores,
             finish_reasons=[text.finish_reason or "length" for text in texts],
             trace=[text.trace for text in texts],
             seconds=seconds,
             cost=cost,
+            log_evidence=log_evidence,
         )
 
     def stream(
@@ -217,8 +222,8 @@ class Scone:
         """
         check_counts(max_new_tokens=max_new_tokens)
         check_sampling(logits_processor, do_sample)
-        loop = self.loop(stop, stop_token_ids, logits_processor, do_sample)
         (text,) = self.open([prompt], max_new_tokens=max_new_tokens, seed=seed)
+        loop = self.loop(stop, stop_token_ids, logits_processor, do_sample, [text])
         return self._stream(loop, text, max_new_tokens)
 
     def next_token(
@@ -295,15 +300,20 @@ class Scone:
         stop_token_ids: Sequence[int] = (),
         processors: Sequence[Processor] = (),
         do_sample: bool = True,
+        texts: Sequence[Text] = (),
     ) -> Loop:
-        """The decode loop of one call."""
+        """The decode loop of one call; with `texts`, each is written as the particles that the options ask for."""
         strings = check_stops(stop, stop_token_ids, vocabulary=self.parts.lm.vocabulary)
         writer = Writer(self.parts.lm, stop=strings, stop_token_ids=stop_token_ids)
         process = _one_by_one(processors) if processors else None
-        return Loop(self.parts, self.config, self.lookahead, writer, do_sample, process)
+        config, population = self.config, None
+        if texts and config.particles > 1:
+            population = Population.of(texts, count=config.particles, share=config.resample)
+        return Loop(self.parts, config, self.lookahead, writer, do_sample, process, population)
 
     def _write(self, loop: Loop, texts: Sequence[Text], max_new_tokens: int) -> Iterator[Taken]:
-        """Run the loop and keep the record of each text."""
+        """Run the loop for the texts, or for their particles, and keep the record of each."""
+        texts = texts if loop.population is None else loop.population.particles
         with loop.timer("prefill"):
             state = prefill(self.parts.lm, texts)
         for taken in loop.run(texts, state, max_new_tokens):
@@ -311,7 +321,21 @@ class Scone:
                 text.trace.append(taken.decision.step(b, k, taken.seconds))
             yield taken
 
+    def _kept(self, loop: Loop, texts: Sequence[Text]) -> tuple[Sequence[Text], Tensor, list[float] | None]:
+        """The texts that the caller gets, their φ, and with particles the evidence for each."""
+        population = loop.population
+        if population is None:
+            return texts, self.verifier.score([text.text for text in texts]), None
+        particles = population.particles
+        phi = self.verifier.score([particle.text for particle in particles])
+        population.finish(phi)
+        kept = population.keep(self.config.keep)
+        return [particles[i] for i in kept], phi[kept], population.evidence()
+
     def _stream(self, loop: Loop, text: Text, max_new_tokens: int) -> Iterator[str]:
+        if loop.population is not None:
+            yield from self._stream_chosen(loop, text, max_new_tokens)
+            return
         shown = 0
         for _ in self._write(loop, [text], max_new_tokens):
             safe = len(text.continuation) - loop.writer.held_back(text)
@@ -320,6 +344,23 @@ class Scone:
                 shown = safe
         if len(text.continuation) > shown:
             yield text.continuation[shown:]
+
+    def _stream_chosen(self, loop: Loop, text: Text, max_new_tokens: int) -> Iterator[str]:
+        """With particles: every few tokens one is chosen, all go on from it, and what it says is shown."""
+        population, shown = loop.population, 0
+        assert population is not None
+        for i, _ in enumerate(self._write(loop, [text], max_new_tokens), 1):
+            if i % CHECKPOINT or i == max_new_tokens:
+                continue
+            (kept,) = population.keep(self.config.keep)
+            loop.pending.update(population.redraw(0, [kept] * len(population.particles)))
+            chosen = population.particles[kept]
+            safe = len(chosen.continuation) - loop.writer.held_back(chosen)
+            if safe > shown:
+                yield chosen.continuation[shown:safe]
+                shown = safe
+        (chosen,), _, _ = self._kept(loop, [text])
+        yield chosen.continuation[shown:]
 
 
 def _masked_lm(given: Any, tokenizer: Any) -> Callable[[], MaskedLM] | None:

@@ -15,6 +15,7 @@ from scone.config import SconeConfig
 from scone.lm import Candidates, CausalLM, LMState, choose, propose
 from scone.lookahead import Lookahead, Parts, Query
 from scone.output import Cost, Step, Timer
+from scone.particles import Particle, Population
 from scone.reweigh import all_hold, reweigh
 from scone.seeds import token_seed
 from scone.text import Text, Writer
@@ -29,11 +30,12 @@ Process = Callable[[Sequence[Text], Tensor], Tensor]
 class Judged:
     """q of the candidates, and what the lookahead leaves behind for each that had one.
 
-    >>> Judged(torch.ones(1, 1, 2)).place
+    >>> Judged(torch.ones(1, 1, 2), torch.tensor([False])).place
     {}
     """
 
     q: Tensor  # (terms, B, K)
+    seen: Tensor  # (B,) bool, False where a text's choice was settled and nothing was judged
     cost: Cost = Cost()
     place: Mapping[tuple[int, int], int] = field(default_factory=dict)  # (text, candidate) -> row of what follows
     carried: Sequence[object] | None = None  # what a text carries on if that candidate is taken
@@ -91,6 +93,8 @@ class Loop:
     writer: Writer
     do_sample: bool = True
     process: Process | None = None
+    population: Population | None = None  # of particles, where texts are those
+    pending: dict[int, Particle] = field(default_factory=dict)  # particles that a caller lets go on from others
     timer: Timer = field(default_factory=Timer)
 
     def run(self, texts: Sequence[Text], state: LMState, max_new_tokens: int) -> Iterator[Taken]:
@@ -102,14 +106,28 @@ class Loop:
                 chosen = self.choose(texts, decision)
             for b, (text, k) in enumerate(zip(texts, chosen)):
                 self.take(text, decision, b, int(decision.candidates.tokens[b, k]), remaining)
+            if self.population is not None:
+                self.population.weigh(texts, decision, chosen)
             yield Taken(texts, decision, chosen, state, self.timer.take())
-            alive = [b for b, text in enumerate(texts) if text.finish_reason is None]
-            if not alive or not remaining:
+            if not remaining:
                 return
             with self.timer("commit"):
-                last = [texts[b].new_ids[-1] for b in alive]
-                state = commit(self.parts.lm, state, alive, last, decision)
-            texts = [texts[b] for b in alive]
+                texts, rows = self.go_on(texts, i)
+                if not texts:
+                    return
+                last = [text.new_ids[-1] for text in texts]
+                state = commit(self.parts.lm, state, rows, last, decision)
+
+    def go_on(self, texts: Sequence[Text], step: int) -> tuple[Sequence[Text], list[int]]:
+        """The texts of the next step, and for each its row in this one; particles may go on from one another."""
+        row = {id(text): b for b, text in enumerate(texts)}
+        if self.population is None:
+            living: list[Text] = [text for text in texts if text.finish_reason is None]
+            return living, [row[id(text)] for text in living]
+        became = {**self.population.resample(step), **self.pending}
+        self.pending.clear()
+        living = [text for text in self.population.particles if text.finish_reason is None]
+        return living, [row[id(became.get(id(text), text))] for text in living]
 
     def decide(self, texts: Sequence[Text], state: LMState, remaining: int) -> Decision:
         """Propose candidates from what the LM says next, and weigh them."""
@@ -126,7 +144,7 @@ class Loop:
             )
         strengths = [term.strength for term in terms]
         if config.strength == 0 or not any(strengths):
-            judged = Judged(torch.ones(len(terms), *candidates.tokens.shape))
+            judged = Judged(torch.ones(len(terms), *candidates.tokens.shape), torch.zeros(len(texts), dtype=torch.bool))
         else:
             judged = judge(self, texts, candidates, state, remaining)
         with self.timer("reweigh"):
@@ -221,7 +239,7 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
         with timer("verify"):
             q[:, [b for b, _ in exact], [k for _, k in exact]] = parts.score([written[pair] for pair in exact])
     if not ahead:
-        return Judged(_filled(q, candidates), Cost(verifier_rows=len(exact) * len(parts.verifier.leaves)))
+        return Judged(*_filled(q, candidates), Cost(verifier_rows=len(exact) * len(parts.verifier.leaves)))
     query = Query(
         parts,
         texts=[texts[b] for b, _ in ahead],
@@ -236,7 +254,7 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
     q[:, [b for b, _ in ahead], [k for _, k in ahead]] = answer.q
     cost = answer.cost + Cost(verifier_rows=len(exact) * len(parts.verifier.leaves))
     place = {pair: row for row, pair in enumerate(ahead)}
-    return Judged(_filled(q, candidates), cost, place, answer.carried, query.was_read)
+    return Judged(*_filled(q, candidates), cost, place, answer.carried, query.was_read)
 
 
 def _begin(text: Text, lm: CausalLM, window: int | None) -> int:
@@ -248,10 +266,10 @@ def _begin(text: Text, lm: CausalLM, window: int | None) -> int:
     return max(0, len(text.text) - len(kept))
 
 
-def _filled(q: Tensor, candidates: Candidates) -> Tensor:
-    """q with the mean over the judged candidates, by probability, where a candidate was not judged; 1 if none was."""
+def _filled(q: Tensor, candidates: Candidates) -> tuple[Tensor, Tensor]:
+    """q with the mean over the judged candidates, by probability, where one was not judged; and (B,) if any was."""
     judged = ~q.isnan()
     weight = candidates.share * judged
     mean = (weight * q.nan_to_num()).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(min=1e-30)
     mean = torch.where(judged.any(-1, keepdim=True), mean, 1.0)
-    return torch.where(judged, q, mean)
+    return torch.where(judged, q, mean), judged[0].any(-1)

@@ -1,0 +1,169 @@
+"""A few texts written side by side for each that is asked for: weighed as they grow, resampled, and one of them kept.
+
+q is their twist. A particle's weight corrects what steering has done to it, so that the particles stand for the LM's own
+texts that satisfy the verifier, whatever the strength they are written with:
+
+    W_t = W_{t-1} · p(y_t) q(y_t) / (p*(y_t) q_{t-1}),        at the end q is φ
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from scone.seeds import derive
+from scone.text import Text
+
+if TYPE_CHECKING:
+    from scone.loop import Decision
+
+__all__ = ["Particle", "Population", "systematic"]
+
+_LEAST = 1e-12  # what q and φ are taken to be at least, so that weights stay finite
+
+
+@dataclass
+class Particle(Text):
+    """A text with its weight.
+
+    >>> Particle("One two", prompt_ids=[3, 4], seed=0).log_weight
+    0.0
+    """
+
+    log_weight: float = 0.0
+    log_q: float = 0.0  # the twist: log q of the text so far, 0 before the first step
+
+    def become(self, other: Particle) -> None:
+        """Go on from where another particle is; noise stays one's own."""
+        self.new_ids, self.continuation, self.finish_reason = list(other.new_ids), other.continuation, other.finish_reason
+        self.carried, self.trace, self.log_q = other.carried, list(other.trace), other.log_q
+
+
+@dataclass
+class Population:
+    """The particles of some texts, `count` each, side by side.
+
+    >>> texts = [Text("One", [3], seed) for seed in (1, 2)]
+    >>> population = Population.of(texts, count=3, share=0.5)
+    >>> len(population.particles), [len(group) for group in population.groups]
+    (6, [3, 3])
+    """
+
+    groups: list[list[Particle]]
+    share: float  # resample where the effective number falls below this share of a group
+    log_evidence: list[float] = field(default_factory=list)  # of each group, as far as it has been resampled
+
+    @classmethod
+    def of(cls, texts: Sequence[Text], *, count: int, share: float) -> Population:
+        """Particles for texts that nothing has been added to; the first of each has the text's own seed."""
+        groups = [
+            [Particle(t.context, t.prompt_ids, derive(t.seed, "particle", i) if i else t.seed) for i in range(count)]
+            for t in texts
+        ]
+        return cls(groups, share, [0.0] * len(groups))
+
+    @property
+    def particles(self) -> list[Particle]:
+        """All of them, group by group."""
+        return [particle for group in self.groups for particle in group]
+
+    def weigh(self, living: Sequence[Text], decision: Decision, chosen: Sequence[int]) -> None:
+        """Enter a step of the particles that live."""
+        found = torch.tensor(list(chosen))[:, None]
+        candidates, q = decision.candidates, decision.q.clamp(min=_LEAST).log()
+        log_p = candidates.log_p.log_softmax(-1).gather(1, found)[:, 0].tolist()
+        log_p_star = decision.log_p_star.gather(1, found)[:, 0].tolist()
+        log_q, judged = q.gather(1, found)[:, 0].tolist(), decision.judged.seen.tolist()
+        for particle, p, p_star, own, is_judged in zip(living, log_p, log_p_star, log_q, judged):
+            assert isinstance(particle, Particle)
+            if not is_judged:  # the choice was settled: the LM's own distribution, and nothing new about q
+                own, p_star = particle.log_q, p
+            particle.log_weight += p - p_star + own - particle.log_q
+            particle.log_q = own
+
+    def resample(self, step: int) -> dict[int, Particle]:
+        """Resample the groups that need it; for each particle that became another: that other, by `id`."""
+        became = {}
+        for g, group in enumerate(self.groups):
+            weights = torch.tensor([particle.log_weight for particle in group], dtype=torch.float64).softmax(0)
+            if 1 / float((weights**2).sum()) >= self.share * len(group):
+                continue
+            if all(particle.finish_reason is not None for particle in group):
+                continue
+            became |= self.redraw(g, systematic(weights, derive(group[0].seed, "resample", step)))
+        return became
+
+    def redraw(self, g: int, parents: Sequence[int]) -> dict[int, Particle]:
+        """Let the particles of a group go on from these; their weights become the group's mean."""
+        group = self.groups[g]
+        weights = torch.tensor([particle.log_weight for particle in group], dtype=torch.float64)
+        mean = float(weights.logsumexp(0)) - math.log(len(group))
+        self.log_evidence[g] += mean
+        taken = [_snapshot(group[i]) for i in parents]
+        became = {}
+        for i, (particle, parent) in enumerate(zip(group, parents)):
+            if parent != i:
+                became[id(particle)] = group[parent]
+                particle.become(taken[i])
+            particle.log_weight = 0.0
+        return became
+
+    def finish(self, phi: Tensor) -> None:
+        """Enter φ of the finished texts: (particles,), in their order."""
+        for particle, value in zip(self.particles, phi.clamp(min=_LEAST).log().tolist()):
+            particle.log_weight += value - particle.log_q
+            particle.log_q = value
+
+    def keep(self, how: str) -> list[int]:
+        """The particle of each group that is kept, as places in `particles`: the best by q, or one drawn by weight."""
+        kept, size = [], len(self.groups[0]) if self.groups else 0
+        for g, group in enumerate(self.groups):
+            if how == "best":
+                own = max(range(size), key=lambda i: (group[i].log_q, -i))
+            else:
+                weights = torch.tensor([particle.log_weight for particle in group], dtype=torch.float64).softmax(0)
+                (own,) = systematic(weights, derive(group[0].seed, "keep"), count=1)
+            kept.append(g * size + own)
+        return kept
+
+    def evidence(self) -> list[float]:
+        """For each group the log of an unbiased estimate of E[φ] under the LM, once φ is entered."""
+        found = []
+        for log_before, group in zip(self.log_evidence, self.groups):
+            weights = torch.tensor([particle.log_weight for particle in group], dtype=torch.float64)
+            found.append(log_before + float(weights.logsumexp(0)) - math.log(len(group)))
+        return found
+
+
+def systematic(weights: Tensor, seed: int, *, count: int | None = None) -> list[int]:
+    """Places drawn in proportion to weights (n,), evenly spaced from one random number; a place that may stay, stays.
+
+    >>> systematic(torch.tensor([0.5, 0.0, 0.5, 0.0]), seed=3)
+    [0, 0, 2, 2]
+    """
+    n = len(weights) if count is None else count
+    offset = (seed % (1 << 53)) / (1 << 53)
+    points = (torch.arange(n, dtype=torch.float64) + offset) / n
+    edges = (weights.double() / weights.sum()).cumsum(0)
+    drawn = torch.searchsorted(edges, points, right=True).clamp(max=len(weights) - 1).tolist()
+    if count is not None:
+        return drawn
+    order: list[int | None] = [None] * n
+    spare = []
+    for place in drawn:
+        if order[place] is None:
+            order[place] = place
+        else:
+            spare.append(place)
+    return [place if place is not None else spare.pop(0) for place in order]
+
+
+def _snapshot(particle: Particle) -> Particle:
+    copy = Particle(particle.context, particle.prompt_ids, particle.seed)
+    copy.become(particle)
+    return copy
