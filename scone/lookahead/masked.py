@@ -47,6 +47,12 @@ class Masked(Lookahead):
 
     def instead(self, missing: frozenset[str]) -> Lookahead | None:
         """Without embeddings, tokens that the masked LM draws at once."""
-        if missing != {EMBEDDINGS}:
+        if EMBEDDINGS not in missing:
             return None
-        return Gibbs(tokens=self.tokens, start=Masks(warmup=0), iterations=0, estimate=AtSample())
+        return Gibbs(
+            tokens=self.tokens,
+            start=Masks(warmup=0),
+            iterations=0,
+            temperature=self.temperature,
+            estimate=AtSample(),
+        )

@@ -75,4 +75,7 @@ class Mix(Lookahead):
 
     def pass_on(self, carried: Any, parts: Parts, *, remaining: int) -> Any:
         """Each part passes on its own."""
-        return tuple(part.pass_on(own, parts, remaining=remaining) for part, own in zip(self.parts, carried))
+        return tuple(
+            None if own is None else part.pass_on(own, parts, remaining=remaining)
+            for part, own in zip(self.parts, carried)
+        )

@@ -83,11 +83,12 @@ class AtMean(_OverWords):
         assert isinstance(leaf, EmbeddingVerifier)
         bridge = parts.bridge(leaf)
         view = bridge.view(sample.ids, chains.mask, chains.offset, sample.row, sample.col, chains.texts)
-        expected = parts.masked_lm.expect(sample.hidden, bridge.table, temperature=temperature)[view.entry]  # (P, D)
         embeds = leaf.table[view.ids].float()  # (R, T, D)
-        row = sample.row[view.entry]
-        change = view.share[:, None] * (expected - embeds[row, view.position])
-        embeds = embeds.index_put((row, view.position), change, accumulate=True)
+        if len(view.entry):
+            expected = parts.masked_lm.expect(sample.hidden, bridge.table, temperature=temperature)[view.entry]  # (P, D)
+            row = sample.row[view.entry]
+            change = view.share[:, None] * (expected - embeds[row, view.position])
+            embeds = embeds.index_put((row, view.position), change, accumulate=True)
         return leaf.value(embeds.to(leaf.table), view.mask, "prob").cpu()
 
 
