@@ -7,6 +7,7 @@ import tiny
 import torch
 
 from scone.decode import Scone, SconeConfig, Verifier
+from scone.lookahead import Carried, Gibbs, Taylor
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,10 +26,9 @@ def positive() -> Verifier:
 
 @pytest.fixture(scope="session")
 def engine(positive: Verifier) -> Scone:
-    """A tiny engine with every stage at work: Taylor term on, no candidate left out."""
-    config = SconeConfig(
-        init="warm", expand="sample", min_mass=0, taylor_scale=1.0, lookahead=6, block=3, iterations=2, top_k=6
-    )
+    """A tiny engine with every stage at work: chains that are carried on, Taylor term, no candidate left out."""
+    chains = Gibbs(tokens=6, start=Carried(), block=3, iterations=2, estimate=Taylor())
+    config = SconeConfig(min_mass=0, top_k=6, lookahead=chains)
     return Scone(tiny.llama(), tiny.masked_lm("bert"), positive, config)
 
 

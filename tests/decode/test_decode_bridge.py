@@ -9,10 +9,12 @@ import tiny
 import torch
 from tokenizers import Tokenizer, models
 
-from scone.bridge import Bridge, Surfaces, overlaps, same_vocabulary
-from scone.conditionals import Conditionals
 from scone.decode import Scone, SconeConfig, Verifier
-from scone.lookahead import begin
+from scone.lm import MaskedLM, same_vocabulary
+from scone.lookahead import AtMean, AtSample, Expectation, Gibbs, Masked, Masks, Nothing, Taylor
+from scone.lookahead.chains import begin
+from scone.verifier import Bridge, Surfaces
+from scone.verifier.bridge import overlaps
 
 HARD = [
     "smile 🙂 and wave 👋🏽 !",
@@ -94,7 +96,7 @@ def test_bridge_between_families(source: str, target: str) -> None:
     """Every future position that is text is aligned, with shares that never pass one whole verifier token."""
     tok, other = tiny.TOKENIZERS[source](), tiny.TOKENIZERS[target]()
     assert not same_vocabulary(tok, other)
-    mlm = Conditionals(*tiny.masked_lm("bert", tok))
+    mlm = MaskedLM(*tiny.masked_lm("bert", tok))
     verifier = Verifier.from_module(lambda e, m: e.mean((1, 2)).sigmoid(), other, torch.randn(len(other), 6))
     surfaces = Surfaces(tok)
     bridge = Bridge(tok, len(tok), surfaces, verifier)
@@ -138,11 +140,51 @@ def test_table_follows_a_padded_vocabulary() -> None:
     assert Bridge(tok, len(tok), Surfaces(tok), verifier).table is verifier.table
 
 
+THREE = {
+    "position": Gibbs(tokens=5, chains=2, estimate=Taylor()),
+    "mean form": Gibbs(tokens=5, chains=2, estimate=Taylor(form="mean", linearise="prob", marginals="unmasked")),
+    "at the mean": Gibbs(tokens=5, start=Masks(), estimate=AtMean()),
+    "at the sample": Gibbs(tokens=5, start=Masks(), estimate=AtSample()),
+    "expected": Masked(tokens=5),
+}
+
+
+@pytest.mark.parametrize("way", THREE)
 @pytest.mark.parametrize("target", ["byte_bpe", "unigram", "characters", "words"])
-def test_engine_over_three_vocabularies(target: str) -> None:
+def test_engine_over_three_vocabularies(target: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The LM's, the masked LM's and the verifier's: what the masked LM draws or expects is read by the verifier."""
+    read: list[torch.Tensor] = []
+    view, hidden = Bridge.view, MaskedLM.hidden
+    passes: list[int] = []
+
+    def watch(*args: object) -> object:
+        found = view(*args)
+        read.append(found.share)
+        return found
+
+    monkeypatch.setattr(Bridge, "view", watch)
+    monkeypatch.setattr(MaskedLM, "hidden", lambda mlm, ids, *rest: (passes.append(len(ids)), hidden(mlm, ids, *rest))[1])
     verifier = Verifier(*tiny.classifier(tiny.TOKENIZERS[target]()), target="positive")
-    config = SconeConfig(taylor_scale=1, lookahead=5, top_k=4, chains=2, init="lm")
-    engine = Scone(tiny.gpt2(), tiny.masked_lm("bert"), verifier, config)
+    engine = Scone(tiny.gpt2(), tiny.masked_lm("bert"), verifier, SconeConfig(lookahead=THREE[way], top_k=4, min_mass=0))
+    assert not engine.parts.bridge(verifier).identical
     out = engine.generate(["naïve café 🙂", "the movie"], max_new_tokens=3, seed=1)
-    assert out.scores.isfinite().all()
+    assert out.scores.isfinite().all() and passes
+    assert len(read) == (0 if way == "expected" else 2) and all(len(share) for share in read if way != "at the sample")
     assert engine.generate(["the movie"], max_new_tokens=3, seed=1).token_ids == out.token_ids[1:]
+    now = engine.with_config(lookahead=Nothing()).generate(["naïve café 🙂", "the movie"], max_new_tokens=3, seed=1)
+    assert not torch.allclose(out.trace[0][0].q, now.trace[0][0].q, atol=1e-4)
+
+
+@pytest.mark.parametrize("target", ["byte_bpe", "unigram", "characters", "words"])
+def test_the_lms_expectation_is_read_by_the_verifiers_embeddings(target: str) -> None:
+    """The LM's own table into the verifier's vocabulary; no masked LM is there."""
+    verifier = Verifier(*tiny.classifier(tiny.TOKENIZERS[target]()), target="positive")
+    engine = Scone(tiny.gpt2(), None, verifier, SconeConfig(lookahead=Expectation(tokens=2), top_k=4, min_mass=0))
+    (table,) = engine.parts.lm_tables
+    assert table.shape == (engine.parts.lm.vocabulary, verifier.table.shape[1])
+    (was,) = engine.lm_tokenizer(" was", add_special_tokens=False)["input_ids"]
+    theirs = verifier.tokenizer(" was", add_special_tokens=False)["input_ids"]
+    assert torch.allclose(table[was], verifier.table[theirs].mean(0), atol=1e-5)
+    q = engine.next_token("the movie", max_new_tokens=5).q
+    now = engine.with_config(lookahead=Nothing()).next_token("the movie", max_new_tokens=5).q
+    assert q.isfinite().all() and not torch.allclose(q, now, atol=1e-4)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +21,21 @@ from scone.errors import (
     NumericalError,
     SconeError,
 )
+from scone.lookahead import (
+    AtMean,
+    AtSample,
+    Carried,
+    Expectation,
+    Gibbs,
+    Masked,
+    Masks,
+    Mix,
+    Nothing,
+    Paths,
+    Rollout,
+    Taylor,
+)
+from scone.options import Options
 
 
 @pytest.fixture
@@ -28,7 +45,7 @@ def idle(engine: Scone, monkeypatch: pytest.MonkeyPatch) -> Scone:
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("a model ran before the arguments were checked")
 
-    monkeypatch.setattr(engine.causal_lm, "read", refuse)
+    monkeypatch.setattr(engine.parts.lm, "read", refuse)
     return engine
 
 
@@ -118,13 +135,16 @@ def test_slow_tokenizer_cannot_be_bridged() -> None:
 
     verifier = Verifier.from_module(lambda e, m: e.mean((1, 2)), Slow(), torch.zeros(400, 4))
     with pytest.raises(ModelError, match="must have a fast tokenizer"):
-        Scone(tiny.llama(), tiny.masked_lm("bert"), verifier)
+        Scone(tiny.llama(), tiny.masked_lm("bert"), verifier, SconeConfig(lookahead=Gibbs()))
+    with pytest.raises(ModelError, match="must have a fast tokenizer"):
+        Scone(tiny.llama(), None, verifier, SconeConfig(lookahead=Expectation())).next_token("a")
 
 
-def test_devices_must_match() -> None:
+@pytest.mark.parametrize("lookahead", [Gibbs(), Masked(), Mix(Nothing(), Masked())], ids=lambda way: type(way).__name__)
+def test_devices_must_match(lookahead: object) -> None:
     verifier = Verifier.from_module(lambda e, m: e.mean((1, 2)), tiny.wordpiece(), torch.zeros(300, 4, device="meta"))
     with pytest.raises(DeviceError, match="must be on the masked LM's device cpu, got meta"):
-        Scone(tiny.llama(), tiny.masked_lm("bert"), verifier)
+        Scone(tiny.llama(), tiny.masked_lm("bert"), verifier, SconeConfig(lookahead=lookahead))
 
 
 @pytest.mark.parametrize("part", ["lm", "masked_lm", "verifier"])
@@ -136,50 +156,143 @@ def test_nan_names_the_model(positive: Verifier, part: str) -> None:
             parameter.fill_(torch.nan)
     models[part] = (broken, models[part][1])
     verifier = Verifier(*models["verifier"], target="positive")
-    config = SconeConfig(init="warm", lookahead=3, min_mass=0)
+    config = SconeConfig(lookahead=Gibbs(tokens=3, start=Carried()), min_mass=0)
     engine = Scone(models["lm"], models["masked_lm"], verifier, config)
     with pytest.raises(NumericalError, match=f"{type(broken).__name__} returned NaN"):
         engine.next_token("the movie was")
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "expected"),
+    ("kind", "field", "value", "expected"),
     [
-        ("top_k", 0, "an integer of at least 1"),
-        ("top_k", True, "an integer of at least 1"),
-        ("top_p", 0.0, "a number in (0, 1]"),
-        ("top_p", 1.5, "a number in (0, 1]"),
-        ("min_mass", -0.1, "a number in [0, 1]"),
-        ("temperature", 0, "a number in (0, inf)"),
-        ("temperature", float("nan"), "a number in (0, inf)"),
-        ("strength", -1, "a number in [0, inf)"),
-        ("epsilon", 0.6, "a number in (0, 0.5]"),
-        ("reweigh", "bayesian", "one of 'bayes', 'odds', 'softmax', 'logit'"),
-        ("init", "cold", "one of 'warm', 'lm', 'mask'"),
-        ("marginals", "all", "one of 'sweep', 'masked', 'unmasked'"),
-        ("schedule", "random", "one of 'systematic', 'uniform'"),
-        ("taylor", "sum", "one of 'position', 'mean'"),
-        ("linearise", "probability", "one of 'prob', 'logit'"),
-        ("blend", 1.5, "a number in [0, 1]"),
-        ("lookahead", -1, "an integer of at least 0 or None"),
-        ("block", 0, "an integer of at least 1"),
-        ("iterations", -1, "an integer of at least 0"),
-        ("lm_lookahead", 0, "an integer of at least 1 or None"),
-        ("thin", 0, "an integer of at least 1 or None"),
-        ("workers", 0, "an integer of at least 1"),
-        ("coupled", 1, "True or False"),
-        ("context_window", 0, "an integer of at least 1 or None"),
+        (SconeConfig, "top_k", 0, "an integer of at least 1"),
+        (SconeConfig, "top_k", True, "an integer of at least 1"),
+        (SconeConfig, "top_p", 0.0, "a number in (0, 1]"),
+        (SconeConfig, "top_p", 1.5, "a number in (0, 1]"),
+        (SconeConfig, "min_p", 1.1, "a number in [0, 1]"),
+        (SconeConfig, "min_mass", -0.1, "a number in [0, 1]"),
+        (SconeConfig, "temperature", 0, "a number in (0, inf)"),
+        (SconeConfig, "temperature", float("nan"), "a number in (0, inf)"),
+        (SconeConfig, "temperature", float("inf"), "a number in (0, inf)"),
+        (SconeConfig, "strength", -1, "a number in [0, inf)"),
+        (SconeConfig, "strength", "2", "a number in [0, inf)"),
+        (SconeConfig, "epsilon", 0.6, "a number in (0, 0.5]"),
+        (SconeConfig, "reweigh", "bayesian", "one of 'odds', 'bayes', 'softmax', 'logit'"),
+        (SconeConfig, "context_window", 0, "an integer of at least 1 or None"),
+        (Expectation, "tokens", 0, "an integer of at least 1"),
+        (Expectation, "among", 0, "an integer of at least 1"),
+        (Paths, "tokens", 0, "an integer of at least 1"),
+        (Paths, "count", 0, "an integer of at least 1"),
+        (Paths, "judged", "read", "one of 'expected', 'drawn'"),
+        (Paths, "top_p", 0, "a number in (0, 1]"),
+        (Paths, "min_p", 2, "a number in [0, 1]"),
+        (Paths, "coupled", 1, "True or False"),
+        (Masked, "tokens", 0, "an integer of at least 1"),
+        (Masked, "temperature", 0, "a number in (0, inf)"),
+        (Gibbs, "tokens", -1, "an integer of at least 1"),
+        (Gibbs, "start", "cold", "one of Rollout(), Masks(), Carried()"),
+        (Gibbs, "estimate", Masks(), "one of AtSample(), AtMean(), Taylor()"),
+        (Gibbs, "schedule", "random", "one of 'systematic', 'uniform'"),
+        (Gibbs, "block", 0, "an integer of at least 1"),
+        (Gibbs, "iterations", -1, "an integer of at least 0"),
+        (Gibbs, "thin", 0, "an integer of at least 1 or None"),
+        (Gibbs, "chains", 0, "an integer of at least 1"),
+        (Gibbs, "workers", 0, "an integer of at least 1"),
+        (Gibbs, "sync_every", 0, "an integer of at least 1"),
+        (Gibbs, "temperature", 0, "a number in (0, inf)"),
+        (Gibbs, "coupled", 1, "True or False"),
+        (Rollout, "tokens", 0, "an integer of at least 1 or None"),
+        (Rollout, "top_p", 0, "a number in (0, 1]"),
+        (Rollout, "min_p", -1, "a number in [0, 1]"),
+        (Masks, "warmup", -1, "an integer of at least 0"),
+        (Carried, "warmup", 1.5, "an integer of at least 0"),
+        (AtMean, "marginals", "all", "one of 'sweep', 'masked', 'unmasked'"),
+        (Taylor, "marginals", "all", "one of 'sweep', 'masked', 'unmasked'"),
+        (Taylor, "form", "sum", "one of 'position', 'mean'"),
+        (Taylor, "linearise", "probability", "one of 'prob', 'logit'"),
+        (Taylor, "scale", 0, "a number in (0, inf)"),
+        (Taylor, "clamp", None, "True or False"),
     ],
 )
-def test_options_out_of_range(field: str, value: object, expected: str) -> None:
+def test_options_out_of_range(kind: type[Options], field: str, value: object, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        SconeConfig(**{field: value})
+        kind(**{field: value})
+    assert str(caught.value) == f"{field} must be {expected}, got {value!r}"
+    with pytest.raises(ConfigError) as caught:
+        kind().replace(**{field: value})
     assert str(caught.value) == f"{field} must be {expected}, got {value!r}"
 
 
+def test_a_lookahead_is_an_object() -> None:
+    for value in (3, "gibbs", Gibbs, Rollout(), None):
+        with pytest.raises(ConfigError) as caught:
+            SconeConfig(lookahead=value)
+        assert str(caught.value).startswith("lookahead must be one of ")
+        for name in ("Expectation()", "Gibbs()", "Masked()", "Mix()", "Nothing()", "Paths()"):
+            assert name in str(caught.value)
+
+
 def test_unknown_option() -> None:
-    with pytest.raises(ConfigError, match=r"topk must be one of .*top_k"):
+    with pytest.raises(ConfigError, match=r"an option of SconeConfig must be one of top_k, .*, got 'topk'"):
         SconeConfig().replace(topk=3)
+    with pytest.raises(ConfigError, match=r"an option of Expectation must be one of tokens, among, got 'chains'"):
+        Expectation(chains=3)
+    with pytest.raises(ConfigError, match=r"an option of Nothing must be none, for it has no options, got 'tokens'"):
+        Nothing(tokens=3)
+
+
+FORMER = [
+    "blend", "block", "chains", "coupled", "expand", "init", "iterations", "linearise", "lm_lookahead",
+    "lookahead_min_p", "lookahead_top_p", "marginals", "mlm_temperature", "schedule", "sync_every", "taylor",
+    "taylor_scale", "thin", "warmup", "workers",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMER)
+def test_former_options_say_what_to_write_instead(name: str) -> None:
+    """And what they say can be written."""
+    for make in (SconeConfig, SconeConfig().replace, SconeConfig.paper, SconeConfig.fast):
+        with pytest.raises(ConfigError, match=f"{name} is no option of SconeConfig: write lookahead=") as caught:
+            make(**{name: 1})
+    assert sorted(SconeConfig.retired) == FORMER
+    classes = {kind.__name__: kind for kind in (AtMean, AtSample, Carried, Expectation, Gibbs, Masked, Masks, Mix)}
+    classes |= {kind.__name__: kind for kind in (Nothing, Paths, Rollout, Taylor)}
+    advice = str(caught.value).partition("lookahead=")[2]
+    for kind, option in re.findall(r"(\w+)\((\w+)=", advice):
+        assert option in {field.name for field in dataclasses.fields(classes[kind])}, (kind, option)
+    assert all(kind in classes for kind in re.findall(r"\b([A-Z]\w+)\(", advice))
+
+
+@pytest.mark.parametrize(
+    ("parts", "options", "message"),
+    [
+        ((), {}, "parts of Mix must be two lookaheads or more, got ()"),
+        ((Nothing(),), {}, "parts of Mix must be two lookaheads or more, got (Nothing(),)"),
+        ((Nothing(), 0.5), {}, "parts of Mix must be two lookaheads or more, got (Nothing(), 0.5)"),
+        ((Nothing(), Paths), {}, "parts of Mix must be two lookaheads or more, got (Nothing(), <class"),
+        ((Nothing(), Masked()), {"weights": (1,)}, "weights of Mix must be a number in (0, inf) for each of its 2 parts"),
+        ((Nothing(), Masked()), {"weights": (1, 0)}, "for each of its 2 parts, got (1, 0)"),
+        ((Nothing(), Masked()), {"weights": (1, float("nan"))}, "for each of its 2 parts, got (1, nan)"),
+        ((Nothing(), Masked()), {"weight": (1, 2)}, "an option of Mix must be one of parts, weights, got 'weight'"),
+    ],
+)
+def test_mixtures_that_mean_nothing(parts: tuple, options: dict, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Mix(*parts, **options)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("lookahead", [Gibbs(), Masked(), Mix(Expectation(), Masked())], ids=lambda way: type(way).__name__)
+def test_a_lookahead_without_its_masked_lm(positive: Verifier, lookahead: object) -> None:
+    with pytest.raises(ConfigError, match="needs a masked LM: pass masked_lm, got None"):
+        Scone(tiny.llama(), None, positive, SconeConfig(lookahead=lookahead))
+    plain = Scone(tiny.llama(), None, positive)
+    with pytest.raises(ConfigError, match="needs a masked LM: pass masked_lm, got None"):
+        plain.with_config(lookahead=lookahead)
+    assert plain.masked_lm is None and plain.masked_lm_tokenizer is None
+    callable_ = Verifier.from_callable(lambda texts: [0.5] * len(texts))
+    with pytest.raises(ConfigError, match="needs a masked LM: pass masked_lm, got None"):
+        Scone(tiny.llama(), None, callable_, SconeConfig(lookahead=lookahead))
 
 
 def test_strength_and_scores_of_verifiers(positive: Verifier) -> None:

@@ -14,9 +14,12 @@ from transformers import BertConfig, BertForMaskedLM, MinPLogitsWarper, TopPLogi
 
 from scone.decode import Scone, SconeConfig, Verifier
 from scone.lm import truncate
+from scone.lookahead import AtMean, AtSample, Carried, Expectation, Gibbs, Masks, Taylor
 
 WORDS = ["aba", "bab", "caa", "bcc", "abc"]
-PAPER_WAY = SconeConfig(init="warm", expand="sample", blend=0, min_mass=0, block=6, linearise="prob", taylor_scale=1)
+TAYLOR = Taylor(linearise="prob")
+CHAINS = Gibbs(start=Carried(), block=6, estimate=TAYLOR)
+PAPER_WAY = SconeConfig(min_mass=0, lookahead=CHAINS)
 
 
 def word_tokenizer(words: list[str]) -> Any:
@@ -84,7 +87,7 @@ def linear_verifier(tokenizer: Any, *, weigh_positions: bool) -> Any:
 @torch.no_grad()
 def enumerated(engine: Scone, text: str, length: int) -> float:
     """E[φ] over every future of `length` tokens, weighted by the product of the conditionals."""
-    mlm, surfaces = engine.controller.mlm, engine.controller.surfaces
+    mlm, surfaces = engine.parts.masked_lm, engine.parts.surfaces
     fixed = mlm.encode(text)
     ids = torch.tensor([[*mlm.opening, *fixed, *[mlm.mask_id] * length, *mlm.closing]])
     logits = mlm.model(input_ids=ids).logits[0, len(mlm.opening) + len(fixed) :][:length]
@@ -113,7 +116,9 @@ def test_estimate_is_exact_for_a_linear_verifier(
 ) -> None:
     tokenizer = word_tokenizer(WORDS)
     verifier = linear_verifier(verifier_tokenizer() or tokenizer, weigh_positions=weigh_positions)
-    config = PAPER_WAY.replace(lookahead=3, marginals=marginals, taylor="position", top_k=4)
+    config = PAPER_WAY.replace(
+        lookahead=CHAINS.replace(tokens=3, estimate=TAYLOR.replace(marginals=marginals)), top_k=4
+    )
     engine = Scone(tiny.llama(), (factorised_masked_lm(tokenizer), tokenizer), verifier, config)
     # A grammar that leaves words of three letters, so that each candidate is a whole word for every tokenizer.
     allowed = [engine.lm_tokenizer(f" {c}", add_special_tokens=False)["input_ids"][-1] for c in "abc"]
@@ -133,28 +138,31 @@ def test_estimate_is_exact_for_a_linear_verifier(
 def test_position_and_mean_forms_agree_where_the_gradient_is_the_same_everywhere() -> None:
     """With one future position the paper's mean form and the position form are the same number."""
     tokenizer = word_tokenizer(WORDS)
-    base = PAPER_WAY.replace(lookahead=1, marginals="masked")
+    chains = CHAINS.replace(tokens=1, estimate=TAYLOR.replace(marginals="masked"))
     engine = Scone(
         tiny.llama(),
         (factorised_masked_lm(tokenizer), tokenizer),
         linear_verifier(tokenizer, weigh_positions=True),
-        base,
+        PAPER_WAY.replace(lookahead=chains),
     )
     position = engine.next_token("aba", max_new_tokens=9)
-    mean = engine.with_config(taylor="mean").next_token("aba", max_new_tokens=9)
+    paper = chains.replace(estimate=chains.estimate.replace(form="mean"))
+    mean = engine.with_config(lookahead=paper).next_token("aba", max_new_tokens=9)
     assert torch.allclose(position.q, mean.q, atol=1e-6)
     assert position.q.std() > 1e-6
 
 
-def test_taylor_scale_interpolates_between_sample_and_expectation() -> None:
+def test_the_scale_of_the_taylor_term_interpolates_between_sample_and_expectation() -> None:
     tokenizer = word_tokenizer(WORDS)
-    base = PAPER_WAY.replace(lookahead=4, marginals="masked")
+    taylor = TAYLOR.replace(marginals="masked")
     parts = (
         tiny.llama(),
         (factorised_masked_lm(tokenizer), tokenizer),
         linear_verifier(tokenizer, weigh_positions=True),
     )
-    q = [Scone(*parts, base.replace(taylor_scale=s)).next_token("aba", max_new_tokens=9).q for s in (0.0, 0.5, 1.0)]
+    ways = [AtSample(), taylor.replace(scale=0.5), taylor]
+    configs = [PAPER_WAY.replace(lookahead=CHAINS.replace(tokens=4, estimate=way)) for way in ways]
+    q = [Scone(*parts, config).next_token("aba", max_new_tokens=9).q for config in configs]
     assert torch.allclose(q[1], (q[0] + q[2]) / 2, atol=1e-6)
     assert not torch.allclose(q[0], q[2], atol=1e-4)
 
@@ -162,7 +170,8 @@ def test_taylor_scale_interpolates_between_sample_and_expectation() -> None:
 def test_expanding_about_the_mean_is_exact_for_a_linear_verifier() -> None:
     """φ of the expected embeddings equals the enumerated expectation, and there is nothing random in it."""
     tokenizer = word_tokenizer(WORDS)
-    config = SconeConfig(init="mask", warmup=0, lookahead=3, block=3, min_mass=0, expand="mean", blend=0, top_k=4)
+    lookahead = Gibbs(tokens=3, start=Masks(warmup=0), block=3, estimate=AtMean())
+    config = SconeConfig(lookahead=lookahead, min_mass=0, top_k=4)
     verifier = linear_verifier(piece_tokenizer(), weigh_positions=False)
     engine = Scone(tiny.llama(), (factorised_masked_lm(tokenizer), tokenizer), verifier, config)
     step = engine.next_token("aba ab", max_new_tokens=20, seed=3)
@@ -177,15 +186,15 @@ def test_the_lms_next_token_in_expectation_is_exact_for_a_linear_verifier(make: 
     """One token of lookahead, the LM's own: q is the mean of φ over the candidates' likely successors."""
     lm, tokenizer = make()
     verifier = linear_verifier(tokenizer, weigh_positions=True)
-    config = SconeConfig(init="lm", expand="mean", blend=0, lookahead=1, min_mass=0, top_k=5)
-    engine = Scone((lm, tokenizer), tiny.masked_lm("bert"), verifier, config)
+    config = SconeConfig(lookahead=Expectation(tokens=1, among=5), min_mass=0, top_k=5)
+    engine = Scone((lm, tokenizer), None, verifier, config)
     prompt = "the movie was"
     step = engine.next_token(prompt, max_new_tokens=9)
-    prefix = engine.causal_lm.encode(prompt)
+    prefix = engine.parts.lm.encode(prompt)
     for token, q in zip(step.tokens.tolist(), step.q.tolist()):
         with torch.no_grad():
             logits = lm(torch.tensor([[*prefix, token]])).logits[0, -1]
-        logits[sorted(engine.causal_lm.stop_ids)] = -torch.inf
+        logits[sorted(engine.parts.lm.stop_ids)] = -torch.inf
         log_p, following = logits.topk(5)
         text = prompt + engine.lm_tokenizer.decode([token])
         read = verifier.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -196,10 +205,10 @@ def test_the_lms_next_token_in_expectation_is_exact_for_a_linear_verifier(make: 
 
 def test_the_lm_goes_on_from_its_expected_embeddings(engine: Scone) -> None:
     """Two tokens in expectation, against the LM run anew on the embeddings of the whole text."""
-    lm = engine.causal_lm
+    lm = engine.parts.lm
     table = lm.model.get_input_embeddings().weight
     prompts = [lm.encode("the movie was"), lm.encode("what a nice day")]
-    (means,) = lm.anticipate(lm.prefill(prompts), 2, [table], top_k=4)
+    (means,) = lm.anticipate(lm.prefill(prompts), 2, [table], among=4)
     for prompt, found in zip(prompts, means):
         embeds = table[torch.tensor(prompt)]
         for place in range(2):
@@ -213,12 +222,12 @@ def test_the_lm_goes_on_from_its_expected_embeddings(engine: Scone) -> None:
 
 
 def test_expectation_without_end_tokens_and_with_more_candidates_than_tokens(engine: Scone) -> None:
-    lm = copy.copy(engine.causal_lm)
+    lm = copy.copy(engine.parts.lm)
     lm.stop_ids = frozenset()
     table = torch.eye(lm.vocabulary)
     state = lm.prefill([lm.encode("the movie was")])
     p = state.logits.softmax(-1)
-    (means,) = lm.anticipate(state, 1, [table], top_k=lm.vocabulary + 5)
+    (means,) = lm.anticipate(state, 1, [table], among=lm.vocabulary + 5)
     torch.testing.assert_close(means[:, 0], p)
 
 

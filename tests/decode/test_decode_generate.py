@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 import tiny
 import torch
 
-from scone import control
-from scone.control import Controller
 from scone.decode import Scone, SconeConfig, Verifier
-from scone.lm import CausalLM
+from scone.lm import CausalLM, MaskedLM
+from scone.lookahead import (
+    AtMean,
+    AtSample,
+    Carried,
+    Expectation,
+    Gibbs,
+    Masked,
+    Masks,
+    Mix,
+    Nothing,
+    Rollout,
+    Taylor,
+)
+from scone.loop import Decision
+from scone.verifier import EmbeddingVerifier
 
 PROMPTS = ["the movie was", "a nice day", "what a wonderful old picture of the river it is"]
 
 
 @pytest.mark.parametrize("lm", [tiny.llama, tiny.gpt2], ids=["rotary", "absolute"])
 @pytest.mark.parametrize(
-    ("init", "expand"), [("warm", "sample"), ("warm", "mean"), ("lm", "sample"), ("lm", "mean"), ("mask", "sample")]
+    ("start", "estimate"),
+    [
+        (Carried(), Taylor(scale=0.5)),
+        (Carried(), AtMean()),
+        (Rollout(), Taylor(scale=0.5)),
+        (Rollout(), AtSample()),
+        (Masks(), AtSample()),
+    ],
+    ids=lambda option: type(option).__name__,
 )
-def test_a_prompt_does_not_notice_its_batch(positive: Verifier, lm: object, init: str, expand: str) -> None:
-    config = SconeConfig(
-        init=init, expand=expand, taylor_scale=0.5, min_mass=0, lookahead=5, block=2, iterations=2, chains=2, top_k=4
-    )
+def test_a_prompt_does_not_notice_its_batch(positive: Verifier, lm: object, start: object, estimate: object) -> None:
+    lookahead = Gibbs(tokens=5, start=start, block=2, iterations=2, chains=2, estimate=estimate)
+    config = SconeConfig(lookahead=lookahead, min_mass=0, top_k=4)
     engine = Scone(lm(), tiny.masked_lm("bert"), positive, config)
     together = engine.generate(PROMPTS, max_new_tokens=4, num_return_sequences=2, seed=6)
     for i, prompt in enumerate(PROMPTS):
@@ -39,20 +59,20 @@ def test_a_prompt_does_not_notice_its_batch(positive: Verifier, lm: object, init
 def test_what_the_lookahead_read_is_not_read_again(
     positive: Verifier, lm: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `init="lm"` the LM has taken a candidate through already: the same texts, and fewer passes of the LM."""
-    config = SconeConfig(init="lm", lm_lookahead=1, lookahead=4, iterations=0, min_mass=0.15, top_k=4, strength=1)
+    """Where the LM begins the lookahead it has read each candidate: the same texts, and fewer passes of the LM."""
+    lookahead = Gibbs(tokens=4, start=Rollout(tokens=1), iterations=0)
+    config = SconeConfig(lookahead=lookahead, min_mass=0.15, top_k=4, strength=1)
     engine = Scone(lm(), tiny.masked_lm("bert"), positive, config)
     prompts = [*PROMPTS, *PROMPTS[:2]]
     read: list[int] = []  # rows of each pass that commits
-    judge, step = Controller.judge, CausalLM.step
+    step = CausalLM.step
     monkeypatch.setattr(
         CausalLM, "step", lambda lm, state, tokens: (read.append(len(tokens)), step(lm, state, tokens))[1]
     )
     reused = engine.generate(prompts, max_new_tokens=6, seed=3)
     passes = sum(read)
     read.clear()
-    forget = lambda *args, **kwargs: replace(judge(*args, **kwargs), read=None)  # noqa: E731
-    monkeypatch.setattr(Controller, "judge", forget)
+    monkeypatch.setattr(Decision, "row_after", lambda *args: None)
     again = engine.generate(prompts, max_new_tokens=6, seed=3)
     assert again.token_ids == reused.token_ids
     assert passes < sum(read)
@@ -61,24 +81,24 @@ def test_what_the_lookahead_read_is_not_read_again(
             torch.testing.assert_close(a.log_p, b.log_p, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("lm_lookahead", "masks"), [(None, 0), (2, 3)])
+@pytest.mark.parametrize(("tokens", "masks"), [(None, 0), (2, 3)])
 def test_the_masked_lm_goes_on_where_the_lm_stops(
-    engine: Scone, lm_lookahead: int | None, masks: int, monkeypatch: pytest.MonkeyPatch
+    engine: Scone, tokens: int | None, masks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With `iterations=0` the LM's words stay, and what it did not write is drawn by the masked LM."""
-    engine = engine.with_config(init="lm", lookahead=5, lm_lookahead=lm_lookahead, iterations=0, taylor_scale=0)
+    lookahead = Gibbs(tokens=5, start=Rollout(tokens=tokens), iterations=0, estimate=AtSample())
     seen = []
-    look = control.look_ahead
+    run = Gibbs._run
 
-    def watch(mlm, start, config, *, step):
-        samples = look(mlm, start, config, step=step)
+    def watch(gibbs, parts, start, step):
+        samples = run(gibbs, parts, start, step)
         seen.append((start, samples))
         return samples
 
-    monkeypatch.setattr(control, "look_ahead", watch)
-    engine.next_token("the movie was", max_new_tokens=12, seed=0)
+    monkeypatch.setattr(Gibbs, "_run", watch)
+    engine.with_config(lookahead=lookahead).next_token("the movie was", max_new_tokens=12, seed=0)
     ((start, (sample,)),) = seen
-    mask_id = engine.controller.mlm.mask_id
+    mask_id = engine.parts.masked_lm.mask_id
     written = start.ids != mask_id
     assert bool((sample.ids != mask_id).all())
     assert torch.equal(sample.ids[written], start.ids[written])
@@ -100,9 +120,9 @@ torch.set_num_threads(int(sys.argv[1]))
 sys.path.insert(0, sys.argv[2])
 import tiny
 from scone.decode import Scone, SconeConfig, Verifier
-config = SconeConfig(
-    init="warm", expand="sample", min_mass=0, taylor_scale=1.0, lookahead=6, block=3, iterations=2, top_k=6
-)
+from scone.lookahead import Carried, Gibbs, Taylor
+chains = Gibbs(tokens=6, start=Carried(), block=3, iterations=2, estimate=Taylor())
+config = SconeConfig(min_mass=0, top_k=6, lookahead=chains)
 engine = Scone(tiny.llama(), tiny.masked_lm("bert"), Verifier(*tiny.classifier(), target="positive"), config)
 print(engine.generate(["the movie was"], max_new_tokens=3, seed=0).token_ids)
 """
@@ -122,9 +142,9 @@ def test_output_is_complete(engine: Scone) -> None:
         for step in steps:
             assert step.log_p_star.exp().sum() == pytest.approx(1, abs=1e-5)
             assert step.tokens.shape == step.log_p.shape == step.q.shape == step.log_p_star.shape
-    assert {"prefill", "propose", "look ahead", "linearise", "estimate", "reweigh", "sample", "commit"} <= set(
-        out.seconds
-    )
+    assert {"prefill", "propose", "plan", "look ahead", "estimate", "reweigh", "sample", "commit"} <= set(out.seconds)
+    assert all(value >= 0 for value in out.seconds.values())
+    assert out.cost.masked_lm_rows > 0 and out.cost.verifier_rows > 0
 
 
 def test_next_token_is_the_first_step_of_generate(engine: Scone) -> None:
@@ -162,10 +182,10 @@ def test_text_ends_at_the_stop_token(engine: Scone) -> None:
 
 def test_texts_that_end_early_leave_the_batch_alone(engine: Scone) -> None:
     eos = engine.lm_tokenizer.eos_token_id
-    short = len(engine.causal_lm.encode(PROMPTS[1]))
+    short = len(engine.parts.lm.encode(PROMPTS[1]))
 
     def end_the_second(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        if ids[0, :short].tolist() != engine.causal_lm.encode(PROMPTS[1]) or ids.shape[1] != short + 2:
+        if ids[0, :short].tolist() != engine.parts.lm.encode(PROMPTS[1]) or ids.shape[1] != short + 2:
             return scores
         kept = torch.full_like(scores, -torch.inf)
         kept[:, eos] = 0
@@ -196,7 +216,7 @@ def test_stop_string_ends_the_text(engine: Scone) -> None:
 
 def test_last_step_is_exact(engine: Scone) -> None:
     step = engine.next_token("the movie was", max_new_tokens=1)
-    texts = [engine.causal_lm.decode([*engine.causal_lm.encode("the movie was"), int(t)]) for t in step.tokens]
+    texts = [engine.parts.lm.decode([*engine.parts.lm.encode("the movie was"), int(t)]) for t in step.tokens]
     assert torch.allclose(step.q, engine.verifier.score(texts), atol=1e-5)
 
 
@@ -232,26 +252,85 @@ def test_chat(engine: Scone) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype: torch.dtype) -> None:
-    import copy
-
+@pytest.mark.parametrize("form", ["position", "mean"])
+def test_half_precision(dtype: torch.dtype, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every stage of the chains in 16 bits: the masked LM draws, and the verifier is linearised."""
+    ran = count_calls(monkeypatch, (MaskedLM, "hidden"), (EmbeddingVerifier, "linearise"))
     lm, masked, judge = (
         (copy.deepcopy(model).to(dtype), tok)
         for model, tok in (tiny.llama(), tiny.masked_lm("bert"), tiny.classifier())
     )
-    engine = Scone(lm, masked, Verifier(*judge, target="positive"), SconeConfig(taylor_scale=1, lookahead=5, top_k=4))
+    config = SconeConfig(lookahead=Gibbs(tokens=5, estimate=Taylor(form=form)), top_k=4, min_mass=0)
+    engine = Scone(lm, masked, Verifier(*judge, target="positive"), config)
     out = engine.generate(["the movie was"], max_new_tokens=3)
     assert out.scores.dtype == torch.float32 and len(out.token_ids[0]) == 3
+    whole = Scone(tiny.llama(), tiny.masked_lm("bert"), Verifier(*tiny.classifier(), target="positive"), config)
+    q, expected = (e.next_token("the movie was", max_new_tokens=3).q for e in (engine, whole))
+    assert q.dtype == torch.float32 and bool(((q >= 0) & (q <= 1)).all()) and q.std() > 0
+    assert abs(float(q.mean() - expected.mean())) < 0.25
+    assert ran["hidden"] >= 3 and ran["linearise"] >= 3
 
 
-def test_long_prompts_keep_the_end(engine: Scone) -> None:
-    """Masked LM and verifier hold 512 tokens; a longer text is judged by its end."""
-    lm = tiny.llama()
-    prompt = "the movie was a great film " * 9  # 200 tokens of the LM or so
-    narrow = engine.with_config(context_window=7)
-    step = narrow.next_token(prompt, max_new_tokens=8)
-    assert step.q.isfinite().all()
-    assert len(lm[1](prompt)["input_ids"]) > 60
+def count_calls(monkeypatch: pytest.MonkeyPatch, *methods: tuple[type, str]) -> dict[str, int]:
+    """How often methods are called from now on."""
+    counts = {name: 0 for _, name in methods}
+    for kind, name in methods:
+
+        def counted(*args: object, _name: str = name, _method: object = getattr(kind, name), **kwargs: object) -> object:
+            counts[_name] += 1
+            return _method(*args, **kwargs)
+
+        monkeypatch.setattr(kind, name, counted)
+    return counts
+
+
+LONG = "the movie was a great film and the story was good . " * 50  # 650 words: more than masked LM and verifier hold
+
+
+@pytest.mark.parametrize(
+    "lookahead",
+    [
+        Masked(tokens=4),
+        Gibbs(tokens=4, start=Masks(warmup=0), iterations=0, estimate=AtMean()),
+        Gibbs(tokens=4, start=Masks(warmup=0), iterations=0, estimate=AtMean(marginals="masked")),
+        Mix(Masked(tokens=4), Nothing()),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_texts_beyond_512_tokens_are_judged_by_their_end(
+    positive: Verifier, lookahead: object, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies further back than masked LM and verifier can read changes nothing; they read as much as they can."""
+    widths: list[int] = []
+    hidden = MaskedLM.hidden
+    watch = lambda mlm, ids, *rest: (widths.append(ids.shape[1]), hidden(mlm, ids, *rest))[1]  # noqa: E731
+    monkeypatch.setattr(MaskedLM, "hidden", watch)
+    config = SconeConfig(lookahead=lookahead, min_mass=0, top_k=3)
+    engine = Scone(tiny.llama(positions=4096), tiny.masked_lm(family), positive, config)
+
+    def some(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        kept = torch.full_like(scores, -torch.inf)
+        kept[:, [40, 41, 42]] = 0
+        return kept
+
+    def q(prompt: str) -> torch.Tensor:
+        step = engine.next_token(prompt, max_new_tokens=9, logits_processor=[some])
+        return step.q[step.tokens.argsort()]
+
+    expected = q(LONG)
+    assert max(widths) == 512 and min(widths) == 512
+    assert torch.allclose(q("what a dull old picture . " * 3 + LONG), expected, atol=1e-5)
+    assert not torch.allclose(q(LONG + "terrible music . "), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("lookahead", [Gibbs(tokens=4, block=2), Expectation(tokens=2)], ids=str)
+def test_texts_beyond_512_tokens_go_on(positive: Verifier, lookahead: object) -> None:
+    config = SconeConfig(lookahead=lookahead, min_mass=0, top_k=3)
+    engine = Scone(tiny.llama(positions=4096), tiny.masked_lm("bert"), positive, config)
+    out = engine.generate([LONG, "a day"], max_new_tokens=2)
+    assert all(step.q.isfinite().all() and step.q.std() > 0 for steps in out.trace for step in steps)
+    assert engine.generate([LONG], max_new_tokens=2).token_ids == out.token_ids[:1]
 
 
 def test_models_from_folders(tmp_path, engine: Scone) -> None:
@@ -290,11 +369,14 @@ def test_ready_objects_in_every_form(engine: Scone) -> None:
     assert torch.allclose(paired.next_token("the movie was").q, expected, atol=1e-6)
 
 
-def test_parts_of_different_precision(engine: Scone) -> None:
-    import copy
-
+@pytest.mark.parametrize("form", ["position", "mean"])
+def test_parts_of_different_precision(engine: Scone, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = count_calls(monkeypatch, (MaskedLM, "hidden"), (EmbeddingVerifier, "linearise"))
     model, tok = tiny.classifier()
     verifier = Verifier(copy.deepcopy(model).to(torch.bfloat16), tok, target="positive")
-    for form in ("position", "mean"):
-        mixed = Scone(tiny.llama(), tiny.masked_lm("bert"), verifier, engine.config.replace(taylor=form))
-        assert mixed.next_token("the movie was").q.isfinite().all()
+    lookahead = engine.config.lookahead.replace(estimate=Taylor(form=form))
+    mixed = Scone(tiny.llama(), tiny.masked_lm("bert"), verifier, engine.config.replace(lookahead=lookahead))
+    q = mixed.next_token("the movie was").q
+    expected = engine.with_config(lookahead=lookahead).next_token("the movie was").q
+    assert torch.allclose(q, expected, atol=0.1) and q.std() > 0
+    assert ran["hidden"] > 1 and ran["linearise"] > 1

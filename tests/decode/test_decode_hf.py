@@ -11,8 +11,9 @@ import torch
 from transformers import LogitsProcessor, StoppingCriteria, StopStringCriteria, TextIteratorStreamer
 from transformers.generation import BaseStreamer
 
-from scone.decode import Scone, SconeConfig
+from scone.decode import Scone, SconeConfig, Verifier
 from scone.errors import InputError
+from scone.lookahead import Carried, Expectation, Gibbs, Mix, Nothing, Rollout
 
 PROMPTS = ["the movie was", "a nice", "what a wonderful day"]
 
@@ -30,9 +31,9 @@ def new_tokens(batch: dict[str, torch.Tensor], ids: torch.Tensor) -> list[list[i
     return ids[:, batch["input_ids"].shape[1] :].tolist()
 
 
-@pytest.mark.parametrize("init", ["warm", "lm"])
-def test_custom_generate_writes_what_the_engine_writes(engine: Scone, batch: dict, init: str) -> None:
-    engine = engine.with_config(init=init, lookahead=4)
+@pytest.mark.parametrize("start", [Carried(), Rollout()], ids=lambda start: type(start).__name__)
+def test_custom_generate_writes_what_the_engine_writes(engine: Scone, batch: dict, start: object) -> None:
+    engine = engine.with_config(lookahead=Gibbs(tokens=4, start=start))
     expected = engine.generate(PROMPTS, max_new_tokens=4, seed=3).token_ids
     options = {"custom_generate": engine.custom_generate, "max_new_tokens": 4, "top_k": 0}
     assert new_tokens(batch, engine.lm.generate(**batch, **options, do_sample=True, seed=3)) == expected
@@ -185,10 +186,7 @@ def test_logits_processor_checks_its_arguments(engine: Scone) -> None:
 
 
 def test_constant_control_is_transformers_greedy(batch: dict) -> None:
-    tok = tiny.wordpiece()
-    from scone.decode import Verifier
-
     flat = Verifier.from_callable(lambda texts: [0.5] * len(texts))
-    engine = Scone(tiny.llama(), tiny.masked_lm("bert", tok), flat, SconeConfig(lookahead=3, min_mass=0))
+    engine = Scone(tiny.llama(), None, flat, SconeConfig(min_mass=0))
     plain = engine.lm.generate(**batch, max_new_tokens=4, do_sample=False)
     assert torch.equal(engine.lm.generate(**batch, custom_generate=engine.custom_generate, max_new_tokens=4), plain)

@@ -7,7 +7,10 @@ import tiny
 import torch
 from transformers import GPT2Config, GPT2ForSequenceClassification
 
-from scone.decode import Scone, Verifier
+from scone.decode import Scone, SconeConfig, Verifier
+from scone.errors import ConfigError
+from scone.lookahead import AtSample, Expectation, Gibbs, Masked, Mix, Nothing, Paths, Taylor
+from scone.verifier import EmbeddingVerifier
 
 TEXTS = ["the movie was great", "a dull story", "what a nice day it is , with music"]
 
@@ -31,7 +34,7 @@ def test_softmax_multi_label_and_single_logit() -> None:
     assert torch.allclose(Verifier(model, tok, target=0).score(TEXTS), expected[:, 0], atol=1e-5)
 
 
-def test_decoder_that_pools_at_the_last_token() -> None:
+def test_decoder_that_pools_at_the_last_token(monkeypatch: pytest.MonkeyPatch) -> None:
     tok = tiny.byte_bpe(masked=True)
     torch.manual_seed(0)
     config = GPT2Config(
@@ -43,9 +46,21 @@ def test_decoder_that_pools_at_the_last_token() -> None:
     expected = torch.stack([logits_of(model, tok, t).softmax(-1)[1] for t in TEXTS])
     verifier = Verifier(model, tok, target=1)
     assert torch.allclose(verifier.score(TEXTS), expected, atol=1e-5)
-    engine = Scone(tiny.llama(), tiny.masked_lm("roberta"), verifier)
-    engine = engine.with_config(taylor_scale=1, min_mass=0, lookahead=4)
-    assert engine.next_token("the movie was").q.isfinite().all()
+    config = SconeConfig(lookahead=Gibbs(tokens=4, estimate=Taylor()), min_mass=0)
+    engine = Scone(tiny.llama(), tiny.masked_lm("roberta"), verifier, config)
+    gradients: list[torch.Tensor] = []
+    linearise = EmbeddingVerifier.linearise
+
+    def watch(*args: object, **kwargs: object) -> object:
+        at = linearise(*args, **kwargs)
+        gradients.append(at.grad)
+        return at
+
+    monkeypatch.setattr(EmbeddingVerifier, "linearise", watch)
+    q = engine.next_token("the movie was", max_new_tokens=8).q
+    drawn = engine.with_config(lookahead=Gibbs(tokens=4, estimate=AtSample()))
+    assert q.std() > 0 and not torch.allclose(q, drawn.next_token("the movie was", max_new_tokens=8).q, atol=1e-4)
+    assert len(gradients) == 1 and gradients[0].abs().sum() > 0
 
 
 @pytest.mark.parametrize("kind", ["prob", "logit"])
@@ -112,7 +127,7 @@ def test_callable_is_judged_on_the_text_it_would_read(engine: Scone) -> None:
         return [1 / (1 + len(t) / 10) for t in texts]
 
     verifier = Verifier.from_callable(short_words)
-    controlled = Scone(tiny.llama(), tiny.masked_lm("bert"), verifier, engine.config.replace(blend=0))
+    controlled = Scone(tiny.llama(), tiny.masked_lm("bert"), verifier, engine.config)
     step = controlled.next_token("the movie was", max_new_tokens=6)
     assert len(seen) == len(step.tokens) and all(t.startswith("the movie was") for t in seen)
     assert step.q.tolist() == pytest.approx([1 / (1 + len(t) / 10) for t in seen])
@@ -127,3 +142,88 @@ def test_texts_beyond_the_limit_are_judged_by_their_end(positive: Verifier) -> N
     assert torch.allclose(positive.score([long]), positive.value_of_ids(ids, mask))
     assert positive.score([]).shape == (0,)
     assert positive.score("the movie").shape == (1,)
+
+
+@pytest.mark.parametrize("kind", ["prob", "logit"])
+def test_a_decoders_gradient_is_the_derivative(kind: str) -> None:
+    """Padding on the left: no gradient where a shorter text has none of its tokens."""
+    tok = tiny.byte_bpe(masked=True)
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=len(tok), n_positions=64, n_embd=32, n_layer=2, n_head=2, num_labels=2, pad_token_id=tok.pad_token_id
+    )
+    model = GPT2ForSequenceClassification(config).eval()
+    with torch.no_grad():
+        model.score.weight.mul_(50)
+    verifier = Verifier(model, tok, target=1)
+    ids, mask = verifier.frame(tok(TEXTS, add_special_tokens=False)["input_ids"])
+    at = verifier.linearise(ids, mask, kind=kind)
+    direction = torch.randn(at.embeds.shape, generator=torch.Generator().manual_seed(0)) * mask[..., None]
+    h = 1e-3
+    with torch.no_grad():
+        up, down = (verifier.value(at.embeds + s * h * direction, mask, kind) for s in (1, -1))
+    assert torch.allclose((up - down) / (2 * h), (at.grad * direction).sum((1, 2)), rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("output", ["prob", "logit"])
+def test_a_module_gives_probabilities_or_log_odds(output: str) -> None:
+    tok = tiny.wordpiece()
+    table = torch.randn(len(tok), 4, generator=torch.Generator().manual_seed(3)) / 9
+    raw = lambda embeds, mask: 0.4 + (embeds * mask[..., None]).sum((1, 2)) / 9  # noqa: E731
+    verifier = Verifier.from_module(raw, tok, table, output=output)
+    ids, mask = verifier.frame(tok(TEXTS, add_special_tokens=False)["input_ids"])
+    given = raw(table[ids], mask)
+    expected = given if output == "prob" else given.sigmoid()
+    assert torch.allclose(verifier.score(TEXTS), expected, atol=1e-6)
+    assert torch.allclose(verifier.value_of_ids(ids, mask, kind="logit"), expected.logit(), atol=1e-4)
+    with pytest.raises(ConfigError, match="output must be 'prob' or 'logit', got 'p'"):
+        Verifier.from_module(raw, tok, table, output="p")
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
+def test_expected_embeddings_stand_where_the_tokens_would(left: bool) -> None:
+    """φ of texts that go on with embeddings of real tokens is φ of the texts with these tokens, wherever padding is."""
+    tok = tiny.byte_bpe(masked=True)
+    if left:
+        torch.manual_seed(0)
+        config = GPT2Config(
+            vocab_size=len(tok), n_positions=64, n_embd=32, n_layer=2, n_head=2, num_labels=2,
+            pad_token_id=tok.pad_token_id,
+        )  # fmt: skip
+        verifier = Verifier(GPT2ForSequenceClassification(config).eval(), tok, target=1)
+    else:
+        verifier = Verifier(*tiny.classifier(tok), target="positive")
+    more = torch.tensor([tok(text, add_special_tokens=False)["input_ids"][:2] for text in (" was good", " music", " day")])
+    rows = [[*tok(text, add_special_tokens=False)["input_ids"], *ids] for text, ids in zip(TEXTS, more.tolist())]
+    expected = verifier.value_of_ids(*verifier.frame(rows))
+    assert torch.allclose(verifier.value_of_expected(TEXTS, verifier.table[more]), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("asked", "served"),
+    [
+        (Expectation(tokens=4), Paths(tokens=4, judged="drawn")),
+        (Paths(tokens=4, count=2), Paths(tokens=4, count=2, judged="drawn")),
+        (Gibbs(tokens=4, chains=2), Gibbs(tokens=4, chains=2, estimate=AtSample())),
+        (Masked(tokens=4, temperature=0.5), None),
+        (Nothing(), Nothing()),
+        (
+            Mix(Expectation(tokens=4), Nothing(), weights=(3, 1)),
+            Mix(Paths(tokens=4, judged="drawn"), Nothing(), weights=(3, 1)),
+        ),
+    ],
+    ids=lambda way: type(way).__name__,
+)
+def test_a_verifier_that_reads_texts_gets_a_strategy_that_can_serve_it(asked: object, served: object) -> None:
+    """Nothing of what was asked is lost but what cannot act: tokens, chains and temperature stay."""
+    callable_ = Verifier.from_callable(lambda texts: [len(text) / 100 for text in texts])
+    engine = Scone(tiny.llama(), tiny.masked_lm("bert"), callable_, SconeConfig(lookahead=asked))
+    assert engine.config.lookahead == asked
+    if served is None:
+        assert isinstance(engine.lookahead, Gibbs) and engine.lookahead.temperature == asked.temperature
+        assert engine.lookahead.tokens == asked.tokens and engine.lookahead.estimate == AtSample()
+    else:
+        assert engine.lookahead == served
+    mixed = Scone(tiny.llama(), tiny.masked_lm("bert"), callable_ & Verifier(*tiny.classifier(), target=1), engine.config)
+    assert mixed.lookahead == engine.lookahead
+    assert mixed.next_token("the movie was", max_new_tokens=3).q.isfinite().all()

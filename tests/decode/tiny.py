@@ -175,11 +175,11 @@ def _prefers_words(model: Any, tok: Any) -> Any:
 
 
 @cache
-def llama(seed: int = 0) -> tuple[Any, Any]:
+def llama(seed: int = 0, positions: int = 256) -> tuple[Any, Any]:
     """A causal LM with rotary positions and its byte-level tokenizer."""
     tok = byte_bpe()
     config = LlamaConfig(
-        vocab_size=len(tok), max_position_embeddings=256, eos_token_id=tok.eos_token_id, bos_token_id=None,
+        vocab_size=len(tok), max_position_embeddings=positions, eos_token_id=tok.eos_token_id, bos_token_id=None,
         num_key_value_heads=1, **_SIZES,
     )  # fmt: skip
     return _prefers_words(_seeded(lambda: LlamaForCausalLM(config), seed), tok), tok

@@ -13,7 +13,7 @@ import torch
 from potts import Potts
 
 from scone.errors import ConfigError, InputError
-from scone.workers import GibbsPool, draw_from_head
+from scone.lookahead.pool import GibbsPool, draw_from_head
 
 STATES, POSITIONS = 11, 9
 
@@ -194,7 +194,7 @@ def test_an_exception_in_a_worker_stops_the_others_and_surfaces(model, draw):
 def test_ctrl_c_ends_at_once_and_leaves_no_thread():
     script = textwrap.dedent("""
         import sys, threading, time, torch
-        from scone.workers import GibbsPool, draw_from_head
+        from scone.lookahead.pool import GibbsPool, draw_from_head
 
         def conditionals(tokens, rows, positions):
             sys.stdout.write("working\\n")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from potts import Potts, bound, pairs, total_variation
 
-from scone.workers import GibbsPool, GibbsRun, draw_from_head
+from scone.lookahead.pool import GibbsPool, GibbsRun, draw_from_head
 
 ROWS, SWEEPS = 4000, 12
 CHANCE = 1e-6  # that noise alone breaks one of the comparisons
