@@ -37,7 +37,7 @@ def control(engine: Scone, prompts: int, tokens: int) -> str:
     for i, prompt in enumerate(chosen):
         for name, config in presets.items():
             out = engine.with_config(config).generate([prompt], max_new_tokens=tokens, seed=i)
-            nll, count = negative_log_likelihood(engine.causal_lm, prompt, out.continuations)
+            nll, count = negative_log_likelihood(engine.parts.lm, prompt, out.continuations)
             found[name].texts.append(out.texts[0])
             found[name].nll.append(float(nll[0]) / int(count[0]))
         print(f"{i + 1} of {prompts} prompts", file=sys.stderr, flush=True)

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -136,7 +138,7 @@ def compare(engine: Scone, prompts: tuple[str, ...], tokens: int) -> str:
             for phase, seconds in phases.items():
                 run.phases[phase] = run.phases.get(phase, 0.0) + seconds
             if name != "literal":
-                nll, count = negative_log_likelihood(engine.causal_lm, prompt, [continuation])
+                nll, count = negative_log_likelihood(engine.parts.lm, prompt, [continuation])
                 run.nll.append(float(nll[0]))
                 run.nll_tokens.append(int(count[0]))
     return _table(engine, runs) + "\n" + _against_paper(engine, runs) + "\n" + _phases(runs)
@@ -181,17 +183,23 @@ def same_step(engine: Scone, prompts: tuple[str, ...], tokens: int = 30) -> str:
 def _paper_floor(engine: Scone, prompt: str, tokens: int, literal: float, speed: float) -> str:
     """Where a step of paper() spends its time, and what the products of each part would take alone."""
     step = partial(engine.next_token, prompt, max_new_tokens=tokens, seed=0)
-    phases, products, bandwidth = step().seconds, Products.of(step), memory_gigabytes()
+    with ExitStack() as stack:
+        reading = stack.enter_context(clocked(engine.parts.lm, "read"))
+        judging = stack.enter_context(clocked(engine.verifier, "linearise"))
+        with measure() as whole:
+            step()
+    lm, verifier = sum(reading), sum(judging)
+    products, bandwidth = Products.of(step), memory_gigabytes()
     parts = {
-        "the LM writes the futures": (engine.lm, ("prefill", "begin")),
-        "the masked LM: updates, conditionals, expectations": (engine.masked_lm, ("look ahead", "estimate")),
-        "the verifier and its gradients": (engine.verifier.model, ("linearise",)),
+        "the LM writes the futures": (engine.lm, lm),
+        "the masked LM: updates, conditionals, expectations": (engine.masked_lm, whole.seconds - lm - verifier),
+        "the verifier and its gradients": (engine.verifier.model, verifier),
     }
     own = [
-        (sum(phases[name] for name in names), found.alone(), found.at_best(speed, bandwidth), found.gflop)
-        for found, names in ((products.with_weights_of(model), names) for model, names in parts.values())
+        (seconds, found.alone(), found.at_best(speed, bandwidth), found.gflop)
+        for found, seconds in ((products.with_weights_of(model), seconds) for model, seconds in parts.values())
     ]
-    total = [sum(phases.values()), *(sum(column) for column in list(zip(*own))[1:])]
+    total = [whole.seconds, *(sum(column) for column in list(zip(*own))[1:])]
     rows = [
         [name, *(f"{value:.2f}" for value in values[:3]), f"{values[3]:.0f}"]
         for name, values in zip([*parts, "all"], [*own, total])
@@ -200,10 +208,30 @@ def _paper_floor(engine: Scone, prompt: str, tokens: int, literal: float, speed:
     header = ["part", "seconds", "its products alone", "at the machine's best", "GFLOP"]
     return (
         f"The floor, on the first of them:\n\n{markdown(header, rows)}\n"
+        "The masked LM's seconds are all that the others do not take. "
         "Products alone: every product with a weight, timed by itself in the faster of two ways, our kernels and torch's\n"
         "library, as if attention, norms, softmax and sampling took no time. The machine's best: each at the speed of one\n"
         f"large square GEMM ({speed:.0f} GFLOP/s) or as fast as its weight can be read ({bandwidth:.1f} GB/s), whichever takes longer.\n"
     )
+
+
+@contextmanager
+def clocked(part: Any, name: str) -> Iterator[list[float]]:
+    """The seconds of every call of a method of this object."""
+    method, seconds = getattr(part, name), []
+
+    def timed(*args: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return method(*args, **options)
+        finally:
+            seconds.append(time.perf_counter() - start)
+
+    setattr(part, name, timed)
+    try:
+        yield seconds
+    finally:
+        delattr(part, name)
 
 
 def methods(engine: Scone) -> dict[str, Writer]:
@@ -273,7 +301,7 @@ def _sample(
 ) -> tuple[list[str], int]:
     """Continuations by transformers' own `generate` with its cache, and the tokens of the longest."""
     torch.manual_seed(seed)
-    ids = torch.tensor([engine.causal_lm.encode(prompt)] * rows)
+    ids = torch.tensor([engine.parts.lm.encode(prompt)] * rows)
     options = {"do_sample": True, "max_new_tokens": tokens, **settings}
     out = lm.generate(ids, attention_mask=torch.ones_like(ids), **options)
     new = out[:, ids.shape[1] :]

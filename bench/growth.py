@@ -17,12 +17,13 @@ from bench.floor import Products, memory_gigabytes
 from bench.kernels import gemm_gflops
 from bench.tables import markdown
 from scone.decode import Scone
+from scone.lookahead import AtSample, Carried, Expectation, Gibbs, Mix, Nothing
 
 NEW_TOKENS = 8
 BATCH_TOKENS = 10
 SIZES = ("candidates", "lookahead", "prompt tokens", "batch", "new tokens", "chains", "vocabulary")
-GIBBS = {"init": "warm", "expand": "sample", "lookahead": 12}  # sizes that only Gibbs chains have
-GIBBS_NOTE = "With Gibbs chains: " + ", ".join(f"`{name}={value!r}`" for name, value in GIBBS.items()) + "."
+GIBBS = Gibbs(tokens=12, start=Carried(), estimate=AtSample())  # sizes that only Gibbs chains have
+GIBBS_NOTE = f"With Gibbs chains: `lookahead={GIBBS}`."
 _NOUNS = (
     *("movie", "book", "meal", "hotel", "trip", "city", "game", "song"),
     *("team", "phone", "car", "school", "show", "plan", "house", "dress"),
@@ -65,8 +66,8 @@ def sweeps(engine: Scone) -> list[Sweep]:
         return sum(len(ids) for result in results for ids in result.token_ids)
 
     def prompt_of(length: int) -> list[str]:
-        ids = engine.causal_lm.encode(_FILLER * (1 + length // 20))[:length]
-        return [engine.causal_lm.decode(ids)]
+        ids = engine.parts.lm.encode(_FILLER * (1 + length // 20))[:length]
+        return [engine.parts.lm.decode(ids)]
 
     size = engine.masked_lm.get_output_embeddings().weight.shape[0]
     wide = {rows: with_vocabulary(engine, rows) for rows in (size, 2 * size, 4 * size)}
@@ -78,11 +79,11 @@ def sweeps(engine: Scone) -> list[Sweep]:
     batch = [f"The {noun} was" for noun in _NOUNS]
     return [
         Sweep("candidates", (2, 4, 8, 16), lambda n: tokens({"top_k": n}, one)),
-        Sweep("lookahead", (1, 2, 4, 8), lambda n: tokens({"lookahead": n}, one, 16)),
+        Sweep("lookahead", (1, 2, 4, 8), lambda n: tokens({"lookahead": Mix(Expectation(n), Nothing())}, one, 16)),
         Sweep("prompt tokens", (16, 64, 256, 512), lambda n: tokens({}, prompt_of(n))),
         Sweep("batch", (1, 2, 4, 8, 16), batch_of, floor=(1, 8, 16), rounds=5),
         Sweep("new tokens", (4, 8, 16, 32), lambda n: tokens({}, one, n)),
-        Sweep("chains", (1, 2, 4, 8), lambda n: tokens(GIBBS | {"chains": n}, one), GIBBS_NOTE),
+        Sweep("chains", (1, 2, 4, 8), lambda n: tokens({"lookahead": GIBBS.replace(chains=n)}, one), GIBBS_NOTE),
         Sweep("vocabulary", tuple(wide), tokens_of, GIBBS_NOTE),
     ]
 
@@ -98,7 +99,7 @@ def with_vocabulary(engine: Scone, rows: int) -> Scone:
     model.set_output_embeddings(grown)
     masked_lm = model.eval(), engine.masked_lm_tokenizer
     # the candidates with an own lookahead must be the same for every size
-    config = engine.config.replace(min_mass=0.0, **GIBBS)
+    config = engine.config.replace(min_mass=0.0, lookahead=GIBBS)
     return Scone((engine.lm, engine.lm_tokenizer), masked_lm, engine.verifier, config)
 
 

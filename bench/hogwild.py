@@ -30,9 +30,10 @@ from torch import Tensor
 
 from bench.machine import describe
 from bench.tables import markdown
-from scone.conditionals import Conditionals
 from scone.embedded import load_masked_lm
-from scone.workers import GibbsPool, GibbsStats
+from scone.lm import MaskedLM
+from scone.lookahead import GibbsPool
+from scone.lookahead.pool import GibbsStats
 from scone_kernels import HogwildState
 
 ROWS, POSITIONS, BLOCK = 8, 64, 4
@@ -69,7 +70,7 @@ def main(argv: list[str]) -> int:
         print(state_table(options.threads, 3 * repeats, seconds=0.05 * share, calm=options.calm), flush=True)
         print(native_table(options.threads, 3 * repeats, seconds=0.05 * share), flush=True)
     if options.only != "state":
-        mlm = Conditionals(*load_masked_lm())
+        mlm = MaskedLM(*load_masked_lm())
         for chains in (1, 4, 16):
             print(chains_table(mlm, chains, repeats, iterations=4 if options.quick else options.iterations), flush=True)
     print(f"Meanwhile other processes took {others.share():.0%} of the cores: the less, the better the figures.")
@@ -274,7 +275,7 @@ def native_table(thread_counts: list[int], repeats: int, seconds: float) -> str:
     return f"{title}{note}\n{markdown(header, rows)}\n"
 
 
-def chains_table(mlm: Conditionals, chains: int, repeats: int, iterations: int) -> str:
+def chains_table(mlm: MaskedLM, chains: int, repeats: int, iterations: int) -> str:
     """Gibbs sampling with a masked LM: who updates, and how many chains go into one forward pass."""
     tokens, span = beginnings(mlm, chains)
     ways: dict[str, dict[str, Any]] = {BATCHED: {}}
@@ -310,7 +311,7 @@ def chains_table(mlm: Conditionals, chains: int, repeats: int, iterations: int) 
     return f"## Asynchronous workers against batched chains: {chains}\n\n{note}\n{table}\n"
 
 
-def beginnings(mlm: Conditionals, chains: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def beginnings(mlm: MaskedLM, chains: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Chains (R, T) that begin as a prompt and 25 masks, and their span."""
     prompt = [*mlm.opening, *mlm.encode("the movie that we saw last night was")]
     row = [*prompt, *[mlm.mask_id] * 25, *mlm.closing]
@@ -318,7 +319,7 @@ def beginnings(mlm: Conditionals, chains: int) -> tuple[Tensor, tuple[Tensor, Te
     return torch.tensor([row] * chains), span
 
 
-def masked(mlm: Conditionals) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def masked(mlm: MaskedLM) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Conditionals at some positions of each row, with those positions masked."""
 
     def conditionals(tokens: Tensor, rows: Tensor, positions: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from bench.machine import peak_extra_bytes
 from bench.tables import markdown
 from scone.decode import Scone, SconeConfig, Verifier
 from scone.lm import CausalLM, LMState
+from scone.lookahead import AtSample, Carried, Expectation, Gibbs, Mix, Nothing
 from scone_kernels.ops.linear_half import HalfLinear
 
 PROMPT = "I went to the restaurant and"
@@ -29,9 +30,11 @@ OTHERS = {"plain": STEPS, "best-of-10": STEPS, "literal": 1}  # methods of `benc
 MEMORY = {
     "fast": SconeConfig.fast(),
     "default": SconeConfig(),
-    "default, 10 candidates, 25 tokens of lookahead": SconeConfig(min_mass=0.0, lookahead=25),
+    "default, 10 candidates, 25 tokens of lookahead": SconeConfig(
+        min_mass=0.0, lookahead=Mix(Expectation(25), Nothing())
+    ),
     "Gibbs chains, 10 candidates, 25 tokens of lookahead": SconeConfig(
-        min_mass=0.0, lookahead=25, init="warm", expand="sample"
+        min_mass=0.0, lookahead=Gibbs(start=Carried(), estimate=AtSample())
     ),
     "paper (10 candidates, 2 chains, 25 tokens of lookahead)": SconeConfig.paper(),
 }
@@ -70,7 +73,7 @@ def profile(engine: Scone) -> str:
 
 def _floor(engine: Scone) -> str:
     """What a pass of the LM and of the verifier costs by the number of texts, against a large GEMM and against memory."""
-    lm, verifier, prompt = engine.causal_lm, engine.verifier, engine.causal_lm.encode(PROMPT)
+    lm, verifier, prompt = engine.parts.lm, engine.verifier, engine.parts.lm.encode(PROMPT)
     assert isinstance(verifier, Verifier)
     runs: dict[tuple[str, int], Callable[[], object]] = {}
     for count in (1, 7, 20, 56):

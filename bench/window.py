@@ -53,7 +53,7 @@ def long_prompts(engine: Scone) -> list[str]:
     texts = [prompt.text for prompt in builtin_prompts(TASKS["sentiment"])]
     starts = range(0, len(texts), len(texts) // PROMPTS)
     whole = [". ".join(texts[start:] + texts[:start]) for start in list(starts)[:PROMPTS]]
-    encode, decode = engine.causal_lm.encode, engine.causal_lm.decode
+    encode, decode = engine.parts.lm.encode, engine.parts.lm.decode
     return [decode(encode(text)[:LENGTH]) for text in whole]
 
 

@@ -16,7 +16,7 @@ from scone.errors import ConfigError
 from scone.lookahead import Lookahead, Mix
 from scone.options import Options, Rule, kinds_of
 
-__all__ = ["PRESETS", "Flat", "flat_options", "parse_settings", "read_settings", "strategies"]
+__all__ = ["PRESETS", "Flat", "flat_options", "name_of", "parse_settings", "read_settings", "strategies"]
 
 PRESETS: dict[str, Callable[[], SconeConfig]] = {
     "default": SconeConfig,
@@ -81,11 +81,20 @@ def read_settings(preset: str, changes: Mapping[str, str]) -> SconeConfig:
         if changed is None:
             owners = sorted({flat.owner for flat in flat_options() if flat.name == name})
             raise ConfigError(
-                f"{name} is an option of lookahead {' and '.join(owners)}, and the lookahead is {_name(lookahead)}"
+                f"{name} is an option of lookahead {' and '.join(owners)}, and the lookahead is {name_of(lookahead)}"
             )
         lookahead = changed
     shared = {n: _value(n, v, known[n].rule) for n, v in changes.items() if n in _SHARED and n != "lookahead"}
     return config.replace(lookahead=lookahead, **shared)
+
+
+def name_of(thing: Any) -> str:
+    """What a lookahead, or an object within one, is called in settings.
+
+    >>> name_of(SconeConfig().lookahead)
+    'expectation+nothing'
+    """
+    return "+".join(map(name_of, thing.parts)) if isinstance(thing, Mix) else type(thing).__name__.lower()
 
 
 def parse_settings(text: str) -> SconeConfig:
@@ -141,17 +150,17 @@ def _named(text: str) -> Lookahead:
     return found[parts[0]]() if len(parts) == 1 else Mix(*(found[part]() for part in parts))
 
 
-def _name(lookahead: Lookahead) -> str:
-    if isinstance(lookahead, Mix):
-        return "+".join(map(_name, lookahead.parts))
-    return type(lookahead).__name__.lower()
-
-
 def _value(name: str, text: str, rule: Rule) -> Any:
+    expected = rule.expected
+    if rule.kind is not None:
+        expected = f"one of {', '.join(cls.__name__.lower() for cls in kinds_of(rule.kind))}"
     try:
-        return rule.read(text)
+        value = rule.read(text)
     except ValueError:
-        raise ConfigError(f"{name} must be {rule.expected}, got {text!r}") from None
+        raise ConfigError(f"{name} must be {expected}, got {text!r}") from None
+    if not rule.allows(value):  # the object would say so by a name that is not flat
+        raise ConfigError(f"{name} must be {expected}, got {value!r}")
+    return value
 
 
 def _change(options: Options, name: str, value: Any, prefix: str = "") -> Any:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scone.cli.arguments import positive
 from scone.cli.attributes import Attribute
-from scone.cli.console import note, out, progress, quiet_libraries
-from scone.config import SconeConfig
+from scone.cli.console import above, note, out, progress, quiet_libraries
 
 if TYPE_CHECKING:
-    from scone.cli.writing import Models, Text
+    from scone.cli.writing import Models, Text, Writer
+    from scone.config import SconeConfig
 
 
 @dataclass(frozen=True)
@@ -79,17 +81,17 @@ LEGEND = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `scone demo`."""
     parser.add_argument("--seed", type=int, default=0, help="of all texts (default: 0)")
-    parser.add_argument("--samples", type=int, default=2, help="texts for each prompt; one is shown (default: 2)")
-    strength = SconeConfig().strength
-    parser.add_argument("--strength", type=float, default=strength, help=f"of the control (default: {strength:g})")
-    parser.add_argument("--max-new-tokens", type=int, default=25, help="length of a continuation (default: 25)")
+    parser.add_argument("--samples", type=positive, default=2, help="texts for each prompt; one is shown (default: 2)")
+    parser.add_argument("--strength", type=float, help="of the control (default: that of `scone generate`)")
+    parser.add_argument("--max-new-tokens", type=positive, default=25, help="length of a continuation (default: 25)")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Runs the tasks one after the other, shows the texts of each, ends with the table."""
+    """Runs the tasks one after the other, shows each prompt's texts when they are written, ends with the table."""
     from scone.cli import show
+    from scone.config import SconeConfig
 
-    console = out()
+    config = SconeConfig() if args.strength is None else SconeConfig(strength=args.strength)
     began = time.perf_counter()
     note("loading models; the first time they are converted, which takes a minute")
     quiet_libraries()
@@ -98,33 +100,39 @@ def run(args: argparse.Namespace) -> None:
     models = Models("embedded", "embedded")
     groups: dict[str, list[Text]] = {}
     for task in TASKS:
-        console.print(show.heading(f"{task.name}: {task.goal}"))
-        pairs = _pairs(models, task, args)
-        for plain, controlled in pairs:
-            if plain.sample == 0:
-                console.print(show.pair(plain, controlled))
-        groups[f"{task.name}\n{task.goal}"] = [text for pair in pairs for text in pair]
+        groups[f"{task.name}\n{task.goal}"] = _show_task(models, task, config, args)
     count = sum(map(len, groups.values())) // 2
     minutes, seconds = divmod(round(time.perf_counter() - began), 60)
+    console = out()
     console.print(show.summary(groups))
     console.print(LEGEND.format(count=count, length=args.max_new_tokens, minutes=minutes, seconds=seconds))
     console.print('\nNow yours: [bold]scone generate "The movie was" --attribute positive --compare[/]')
 
 
-def _pairs(models: Models, task: Task, args: argparse.Namespace) -> list[tuple[Text, Text]]:
-    """(plain, controlled) for every text of a task."""
-    from scone.cli.writing import CONTROLLED, PLAIN
+def _show_task(models: Models, task: Task, config: SconeConfig, args: argparse.Namespace) -> list[Text]:
+    """Prints plain and controlled text for each prompt as soon as both are there; all texts of the task."""
+    from scone.cli import show
 
-    pairs: list[tuple[Text, Text]] = []
+    texts: list[Text] = []
     total = sum(len(prompts) for _, prompts in task.cases) * args.samples * args.max_new_tokens * 2
     with progress() as bar:
-        counted = bar.add_task(task.name, total=total)
+        console, counted = above(bar), bar.add_task(task.name, total=total)
+        console.print(show.heading(f"{task.name}: {task.goal}"))
         for name, prompts in task.cases:
-            writer = models.writer([Attribute.parse(name, avoid=task.avoid)], SconeConfig(strength=args.strength))
-            options = {"samples": args.samples, "max_new_tokens": args.max_new_tokens, "seed": args.seed}
-            both = (
-                writer.judge(list(writer.write(method, prompts, **options, tick=lambda: bar.advance(counted))))
-                for method in (PLAIN, CONTROLLED)
-            )
-            pairs += zip(*both)
-    return pairs
+            writer = models.writer([Attribute.parse(name, avoid=task.avoid)], config)
+            for prompt in prompts:
+                pairs = _pairs(writer, prompt, args, lambda: bar.advance(counted))
+                console.print(show.pair(*pairs[0]))  # which flushes: a pipe has its reader too
+                texts += [text for pair in pairs for text in pair]
+    return texts
+
+
+def _pairs(writer: Writer, prompt: str, args: argparse.Namespace, tick: Callable[[], None]) -> list[tuple[Text, Text]]:
+    """(plain, controlled) for every text of a prompt."""
+    from scone.cli.writing import CONTROLLED, PLAIN
+
+    options = {"samples": args.samples, "max_new_tokens": args.max_new_tokens, "seed": args.seed}
+    plain, controlled = (
+        writer.judge(list(writer.write(method, [prompt], **options, tick=tick))) for method in (PLAIN, CONTROLLED)
+    )
+    return list(zip(plain, controlled))

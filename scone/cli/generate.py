@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from scone.cli.arguments import positive
 from scone.cli.attributes import SHORT_NAMES, Attribute, unwanted, wanted
 from scone.cli.console import above, err, note, out, progress, quiet_libraries
 from scone.cli.options import add_config, read_config
@@ -34,8 +35,10 @@ EPILOG = """examples:
   scone generate "The movie was" --attribute positive --compare
   scone generate "The movie was" --attribute positive=6 --avoid toxic=2 --samples 3
   scone generate --file prompts.txt --attribute science --json > texts.jsonl
-  scone generate "Dear customer," --attribute my-org/politeness:polite \\
-      --lm gpt2 --masked-lm roberta-base"""
+  scone generate "My day" --lookahead expectation+nothing --tokens 3
+  scone generate "Dear customer," --attribute my-org/politeness:polite --lm gpt2"""
+
+BYTE_ORDER_MARK = "\ufeff"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,10 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
     shape = parser.add_argument_group("output")
-    shape.add_argument("--samples", type=_positive, default=1, metavar="N", help="texts for each prompt (default: 1)")
-    shape.add_argument("--max-new-tokens", type=_positive, default=25, metavar="N", help="length (default: 25)")
+    shape.add_argument("--samples", type=positive, default=1, metavar="N", help="texts for each prompt (default: 1)")
+    shape.add_argument("--max-new-tokens", type=positive, default=25, metavar="N", help="length (default: 25)")
     shape.add_argument("--seed", type=int, default=0, help="the same seed gives the same text (default: 0)")
-    shape.add_argument("--batch", type=_positive, default=16, metavar="N", help="texts written at once (default: 16)")
+    shape.add_argument("--batch", type=positive, default=16, metavar="N", help="texts written at once (default: 16)")
     how = shape.add_mutually_exclusive_group()
     how.add_argument("--stream", action="store_true", help="print each text while it is written")
     how.add_argument("--compare", action="store_true", help="beside plain sampling, with independent scores")
@@ -70,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "models", "Hub ids or folders; without them the small models that come with pip."
     )
     models.add_argument("--lm", default="embedded", help="causal LM that writes")
-    models.add_argument("--masked-lm", default="embedded", help="masked LM that looks ahead")
+    models.add_argument("--masked-lm", default="embedded", help="masked LM, for the lookaheads that need one")
     models.add_argument("--device", help="cpu, cuda, cuda:1, ...")
     models.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights")
     add_config(parser)
@@ -106,21 +109,26 @@ def read_prompts(given: Sequence[str], file: Path | None) -> list[str]:
     """Prompts from the arguments, else from a file, else from standard input; blank lines are none."""
     if given and file:
         raise InputError("prompts must come from the arguments or from --file, got both")
-    if given:
-        lines = list(given)
-    elif file is None or str(file) == "-":
-        if sys.stdin.isatty():
-            err().print("[dim]prompts, one a line; end with Ctrl-D[/]")
-        lines = sys.stdin.read().splitlines()
-    else:
-        try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as problem:
-            raise InputError(f"--file must be a readable text file, got {str(file)!r}: {problem}") from problem
+    lines = list(given) if given else _read(file).removeprefix(BYTE_ORDER_MARK).splitlines()
     prompts = [line.rstrip("\n") for line in lines if line.strip()]
     if not prompts:
         raise InputError("expected at least one prompt, got none")
+    for prompt in prompts:
+        if any("\ud800" <= character <= "\udfff" for character in prompt):
+            raise InputError(f"prompts must be valid Unicode, got a lone surrogate in {prompt!a}")
     return prompts
+
+
+def _read(file: Path | None) -> str:
+    """All of a file, or of standard input."""
+    where = None if file is None or str(file) == "-" else file
+    if where is None and sys.stdin.isatty():
+        err().print("[dim]prompts, one a line; end with Ctrl-D[/]")
+    try:
+        return sys.stdin.read() if where is None else where.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        name = "standard input" if where is None else f"--file {str(where)!r}"
+        raise InputError(f"{name} must be readable text in UTF-8: {problem}") from problem
 
 
 def _list(writer: Writer, prompts: Sequence[str], args: argparse.Namespace) -> None:
@@ -188,13 +196,3 @@ def _json(text: Text, args: argparse.Namespace) -> str:
         for unknown in ("independent", "nll", "nll_tokens"):
             del record[unknown]
     return json.dumps(record, ensure_ascii=False)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
-    return number
-
-
-_positive.__name__ = "int"  # argparse: "invalid int value"

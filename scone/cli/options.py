@@ -1,100 +1,107 @@
-"""The options of `SconeConfig` as options of the command line, made from its fields so that none is forgotten."""
+"""The options of the method as options of the command line, made from `scone.settings` so that none is forgotten."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import types
-import typing
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from scone.config import SconeConfig
+from scone.errors import ConfigError
+from scone.options import Options, kinds_of
+from scone.settings import PRESETS, Flat, flat_options, name_of, read_settings, strategies
 
-__all__ = ["HELP", "PRESETS", "add_config", "read_config"]
+__all__ = ["add_config", "flag_of", "read_config"]
 
-PRESETS: dict[str, Callable[[], SconeConfig]] = {
-    "default": SconeConfig,
-    "fast": SconeConfig.fast,
-    "paper": SconeConfig.paper,
-}
-
-HELP = {
-    "top_k": "candidates for the next token: the k likeliest",
-    "top_p": "keep only the likeliest candidates that together reach this probability",
-    "min_p": "drop candidates below this share of the likeliest one's probability",
-    "min_mass": "a candidate less probable than this gets no lookahead of its own",
-    "temperature": "of the language model's distribution",
-    "reweigh": "how the estimated probability q of success changes the next-token distribution",
-    "strength": "how strongly q counts, for attributes without a strength of their own",
-    "epsilon": "q is clamped to at least this, so that no candidate is ruled out by one estimate",
-    "init": "where a lookahead starts: the last step's, the language model's words, or masks",
-    "lookahead": "tokens to look ahead; none: all that remain, up to 25",
-    "lm_lookahead": "tokens of a lookahead that the language model writes before the masked model goes on; none: all",
-    "lookahead_top_p": "top-p of the language model's lookaheads",
-    "lookahead_min_p": "min-p of the language model's lookaheads",
-    "context_window": "tokens of prefix that masked model and verifier see; none: as many as fit",
-    "mlm_temperature": "of the masked model's conditionals",
-    "schedule": "which positions a Gibbs update takes: all in turn, or blocks at random",
-    "block": "positions updated at once",
-    "iterations": "Gibbs updates per candidate and step",
-    "warmup": "extra Gibbs updates at the first step",
-    "thin": "keep every n-th state of a chain; none: only the last",
-    "chains": "lookaheads per candidate",
-    "workers": "asynchronous workers that share a chain's state; 1 is synchronous and reproducible",
-    "sync_every": "updates between two synchronisations of the workers",
-    "coupled": "candidates share their random numbers, so that they differ by the candidate and not by noise",
-    "blend": "weight of the text so far, without lookahead, in q; 0: the lookahead alone",
-    "expand": "expand the verifier about the drawn lookahead, or about its expected embeddings",
-    "marginals": "conditionals of the estimate: those of the last sweep, masked one by one, or in one unmasked pass",
-    "taylor": "gradient and difference matched by position, or the paper's means",
-    "linearise": "the verifier's probability or its logit is linearised",
-    "taylor_scale": "weight of the first-order term: 0 is lookahead only, 1 the full term",
-}
+_DEST = "option:"  # before an option's name, so that no option of a command is meant
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """Adds `--preset` and one option for each field of `SconeConfig`."""
-    group = parser.add_argument_group(
-        "method", "Options of SconeConfig; docs/options.md has the measurement behind each default."
-    )
-    group.add_argument("--preset", choices=list(PRESETS), default="default", help="the settings to start from")
-    hints = typing.get_type_hints(SconeConfig)
-    for field in dataclasses.fields(SconeConfig):
-        flag = "--" + field.name.replace("_", "-")
-        text = f"{HELP[field.name]} (default: {_show(field.default)})"
-        # An option that is not given leaves no trace, so that presets keep their values.
-        common: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
-        group.add_argument(flag, **common, **_reading(hints[field.name]))
+    """Adds `--preset` and a flag for each option: those that all lookaheads share, then those of each."""
+    shared = parser.add_argument_group("method", "docs/options.md has the measurement behind each default.")
+    shared.add_argument("--preset", choices=list(PRESETS), default="default", help="the settings to start from")
+    groups = {"": shared}
+    by_name: dict[str, list[Flat]] = {}
+    for flat in flat_options():
+        by_name.setdefault(flat.name, []).append(flat)
+    for name, flats in sorted(by_name.items(), key=lambda item: _place(_owners(item[1]))):
+        title = _title(_owners(flats))
+        group = groups.get(title) or groups.setdefault(title, parser.add_argument_group(title))
+        _add(group, name, flats)
 
 
 def read_config(args: argparse.Namespace) -> SconeConfig:
-    """The preset with the options that were given; a value out of range raises `ConfigError`."""
-    names = [field.name for field in dataclasses.fields(SconeConfig)]
-    return PRESETS[args.preset]().replace(**{name: getattr(args, name) for name in names if hasattr(args, name)})
+    """The preset with the options that were given; a mistake raises `ConfigError` and names the flag."""
+    given = {name.removeprefix(_DEST): value for name, value in vars(args).items() if name.startswith(_DEST)}
+    try:
+        return read_settings(args.preset, {name: str(value) for name, value in given.items()})
+    except ConfigError as mistake:
+        name, space, rest = str(mistake).partition(" ")
+        raise ConfigError(f"{flag_of(name) if name in given else name}{space}{rest}") from None
 
 
-def _reading(hint: Any) -> dict[str, Any]:
-    """How argparse reads a value of the type `hint`."""
-    if typing.get_origin(hint) is typing.Literal:
-        return {"choices": typing.get_args(hint)}
-    if hint is bool:
-        return {"action": argparse.BooleanOptionalAction}
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):  # int | None
-        kind = next(kind for kind in typing.get_args(hint) if kind is not type(None))
-        return {"type": _or_none(kind), "metavar": f"{kind.__name__.upper()}|none"}
-    return {"type": hint, "metavar": hint.__name__.upper()}
+def flag_of(name: str) -> str:
+    """How an option is called on the command line.
+
+    >>> flag_of("min_mass")
+    '--min-mass'
+    """
+    return "--" + name.replace("_", "-")
 
 
-def _or_none(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        return None if text == "none" else kind(text)
+def _add(group: Any, name: str, flats: Sequence[Flat]) -> None:
+    # An option that is not given leaves no trace, so that presets keep their values.
+    common: dict[str, Any] = {"dest": _DEST + name, "default": argparse.SUPPRESS, "help": _help(flats)}
+    if isinstance(flats[0].default, bool):
+        group.add_argument(flag_of(name), action=argparse.BooleanOptionalAction, **common)
+    else:
+        group.add_argument(flag_of(name), metavar=_metavar(flats[0]), **common)
 
-    read.__name__ = f"{getattr(kind, '__name__', kind)} or none"  # argparse: "invalid int or none value"
-    return read
+
+def _help(flats: Sequence[Flat]) -> str:
+    """What it does and its default; where lookaheads differ, each says its own."""
+    first = flats[0]
+    known = [cls.__name__.lower() for cls in kinds_of(first.rule.kind)] if first.rule.kind is not None else []
+    if first.name == "lookahead":
+        known = [*sorted(strategies()), "or several with + between"]
+    several = len(_owners(flats)) > 1
+    defaults: dict[str, list[str]] = {}
+    for flat in flats:
+        where = flat.owner.partition(" ")[2]
+        owner = flat.owner if several else where or "default"
+        defaults.setdefault(flat.help, []).append(f"{owner}: {_show(flat.default)}")
+    choices = f": {', '.join(known)}" if known else ""
+    return "; ".join(f"{text}{choices} ({', '.join(own)})" for text, own in defaults.items()).replace("%", "%%")
+
+
+def _metavar(flat: Flat) -> str:
+    if flat.rule.kind is not None:
+        return "NAME"
+    expected = flat.rule.expected
+    if expected.startswith("one of "):
+        return "|".join(expected.removeprefix("one of ").replace("'", "").split(", "))
+    return ("N" if expected.startswith("an integer") else "X") + ("|none" if expected.endswith("None") else "")
+
+
+def _owners(flats: Iterable[Flat]) -> tuple[str, ...]:
+    """The lookaheads that have an option, without saying through which of their parts."""
+    return tuple(dict.fromkeys(flat.owner.partition(" ")[0] for flat in flats))
+
+
+def _title(owners: Sequence[str]) -> str:
+    if owners == ("",):
+        return ""
+    return "several lookaheads" if len(owners) > 1 else f"lookahead {owners[0]}"
+
+
+def _place(owners: Sequence[str]) -> tuple[int, str]:
+    """Shared options first, then those of several lookaheads, then those of each."""
+    return (0, "") if owners == ("",) else (2, owners[0]) if len(owners) == 1 else (1, "")
 
 
 def _show(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, Options):
+        return name_of(value)
     return "none" if value is None else f"{value}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property, reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
 from scone.cli.attributes import Attribute
@@ -89,16 +90,14 @@ class Writer:
     def judge(self, texts: Sequence[Text]) -> list[Text]:
         """The texts with independent scores, where there is a judge, and their likelihood under the language model."""
         from scone.evaluate.fluency import negative_log_likelihood
-        from scone.lm import CausalLM
 
         independent: dict[str, list[float]] = {}
         for attribute, judge in self.judges.items():
             values = judge.score([text.text for text in texts], attribute.label)
             independent[attribute.name] = [float(1 - value if attribute.avoid else value) for value in values]
-        lm = CausalLM(self.engine.lm, self.engine.lm_tokenizer)
         judged = []
         for i, text in enumerate(texts):
-            nll, count = negative_log_likelihood(lm, text.prompt, [text.continuation])
+            nll, count = negative_log_likelihood(self.engine.parts.lm, text.prompt, [text.continuation])
             own = {name: values[i] for name, values in independent.items()}
             judged.append(replace(text, independent=own, nll=float(nll[0]), nll_tokens=int(count[0])))
         return judged
@@ -108,14 +107,14 @@ class Writer:
 
 
 class Models:
-    """Models by name; each is loaded once, however many writers share it."""
+    """Models by name; each is loaded once, however many writers share it, and the masked LM when one is needed."""
 
     def __init__(self, lm: str, masked_lm: str, **options: Any) -> None:
         from scone.loading import load_causal_lm, load_masked_lm
 
         self._options = options
         self._lm = self._load(load_causal_lm, lm)
-        self._masked_lm = self._load(load_masked_lm, masked_lm)
+        self._masked_lm = cache(lambda: self._load(load_masked_lm, masked_lm))
         self._classifiers: dict[str, Any] = {}
 
     def writer(self, attributes: Sequence[Attribute], config: SconeConfig) -> Writer:
@@ -123,9 +122,7 @@ class Models:
         from scone.decode import Scone
 
         verifiers = [self._verifier(attribute, config.strength) for attribute in attributes]
-        together = verifiers[0]
-        for verifier in verifiers[1:]:
-            together = together & verifier
+        together = reduce(and_, verifiers)
         engine = Scone(self._lm, self._masked_lm, together, config.replace(strength=1.0))
         return Writer(engine, attributes, verifiers)
 

@@ -1,113 +1,62 @@
-"""How trained weights are kept small: quantised deltas for the masked LM, low-rank adapters for the verifiers.
+"""The small files of trained weights: quantised deltas for the masked LM, low-rank adapters for the verifiers.
 
 Both are stored against MiniLM's own weights and are added to them at load, so that what comes out is a plain
-transformers model.
+transformers model. `recipes` writes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import nn
 
+from scone.errors import ModelError
+
 Tensors = dict[str, torch.Tensor]
 
 
-def quantise(delta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """int8 with one scale per row.
-
-    delta: (R, C) → (R, C) int8, (R,) float16 (rounded up, so that the largest entry still fits)
-
-    >>> small, scale = quantise(torch.tensor([[1.0, -0.5], [0.0, 0.0]]))
-    >>> small.tolist()
-    [[127, -63], [0, 0]]
-    """
-    scale = (delta.abs().amax(dim=1) / 127).clamp(min=1e-7)
-    stored = scale.half()
-    stored = torch.where(stored.float() < scale, stored.nextafter(torch.full_like(stored, torch.inf)), stored)
-    return (delta / stored.float()[:, None]).round().clamp(-127, 127).to(torch.int8), stored
-
-
 def dequantise(small: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """The float32 matrix that `quantise` stored, each entry within half a scale of the original."""
+    """The float32 matrix (R, C) of int8 and one scale per row.
+
+    >>> dequantise(torch.tensor([[127, -63]], dtype=torch.int8), torch.tensor([0.5], dtype=torch.float16)).tolist()
+    [[63.5, -31.5]]
+    """
     return small.float() * scale.float()[:, None]
 
 
-def pack(trained: Mapping[str, torch.Tensor], base: Mapping[str, torch.Tensor]) -> Tensors:
-    """What must be stored to get `trained` back from `base`: int8 deltas of matrices, float16 values of vectors."""
-    packed: Tensors = {}
-    for name, value in trained.items():
-        if value.ndim == 2:
-            start = base[name] if name in base else torch.zeros_like(value)
-            packed[f"{name}.int8"], packed[f"{name}.scale"] = quantise(value - start)
-        else:
-            packed[name] = value.half()
-    return packed
-
-
 def unpack(packed: Mapping[str, torch.Tensor], base: Mapping[str, torch.Tensor]) -> Tensors:
-    """The inverse of `pack`, in float32."""
+    """The trained tensors in float32: int8 deltas are added to their namesakes in `base`."""
     trained: Tensors = {}
     for name, value in packed.items():
-        if name.endswith(".int8"):
-            name = name.removesuffix(".int8")
-            delta = dequantise(value, packed[f"{name}.scale"])
-            trained[name] = base[name].float() + delta if name in base else delta
-        elif not name.endswith(".scale"):
+        layer, _, kind = name.rpartition(".")
+        if kind not in ("int8", "scale"):
             trained[name] = value.float()
+            continue
+        if not {f"{layer}.int8", f"{layer}.scale"} <= set(packed):
+            raise ModelError(f"weights must have both int8 and scale of a matrix, got {name!r} alone")
+        if kind == "int8":
+            delta = dequantise(value, packed[f"{layer}.scale"])
+            trained[layer] = base[layer].float() + delta if layer in base else delta
     return trained
-
-
-class LowRank(nn.Module):
-    """A linear layer, frozen, plus a trained product of two thin matrices.
-
-    Equals `nn.functional.linear(x, weight + up @ down, bias)`.
-    """
-
-    def __init__(self, frozen: nn.Linear, rank: int) -> None:
-        super().__init__()
-        self.frozen = frozen.requires_grad_(False)
-        self.down = nn.Parameter(torch.randn(rank, frozen.in_features) / frozen.in_features**0.5)
-        self.up = nn.Parameter(torch.zeros(frozen.out_features, rank))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (..., in) → (..., out)"""
-        # two thin products rather than one with the sum: backward then never forms the full weight's gradient
-        return self.frozen(x) + nn.functional.linear(nn.functional.linear(x, self.down), self.up)
-
-
-def _encoder_linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
-    """(parent, attribute, full name) of every linear layer inside the encoder's blocks."""
-    for name, module in list(model.named_modules()):
-        parent, _, attribute = name.rpartition(".")
-        if ".encoder.layer." in f".{name}" and isinstance(module, nn.Linear):
-            yield model.get_submodule(parent), attribute, name
-
-
-def add_adapters(model: nn.Module, rank: int) -> None:
-    """Give every linear layer of the encoder a low-rank adapter, in place; the layer itself is frozen."""
-    for parent, attribute, _ in _encoder_linears(model):
-        setattr(parent, attribute, LowRank(getattr(parent, attribute), rank))
-
-
-def adapter_tensors(model: nn.Module) -> Tensors:
-    """The adapters' factors by the name of the layer that they change, in float16."""
-    found: Tensors = {}
-    for name, module in model.named_modules():
-        if isinstance(module, LowRank):
-            found[f"{name}.down"] = module.down.detach().half().contiguous()
-            found[f"{name}.up"] = module.up.detach().half().contiguous()
-    return found
 
 
 @torch.no_grad()
 def merge(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Add stored adapters to a plain model's layers, in place, and copy every other tensor over its namesake."""
+    """Add stored adapters to a plain model's layers, in place, and copy every other tensor over its namesake.
+
+    >>> merge(nn.Linear(2, 2), {"weights": torch.zeros(2, 2)})
+    Traceback (most recent call last):
+    scone.errors.ModelError: weights must be of layers that Linear has, got 'weights'
+    """
     state = dict(model.state_dict(keep_vars=True))
     for name, value in tensors.items():
-        if name.endswith(".down"):
-            layer = name.removesuffix(".down")
-            state[f"{layer}.weight"].add_(tensors[f"{layer}.up"].float() @ value.float())
-        elif not name.endswith(".up"):
+        layer, _, factor = name.rpartition(".")
+        low_rank = factor in ("down", "up")
+        target = f"{layer}.weight" if low_rank else name
+        if target not in state or (low_rank and not {f"{layer}.down", f"{layer}.up"} <= set(tensors)):
+            raise ModelError(f"weights must be of layers that {type(model).__name__} has, got {name!r}")
+        if factor == "down":
+            state[target].add_(tensors[f"{layer}.up"].float() @ value.float())
+        elif not low_rank:
             state[name].copy_(value)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scone.embedded.cache import checksum
 from scone.embedded.names import WEIGHTS
 from scone.embedded.packages import MINILM, SMOLLM2, Package
 
@@ -32,7 +31,7 @@ class Installed:
     size: int
     scores: dict[str, float] = field(default_factory=dict)
     command: str = ""
-    """What brings the weights: a pip command, or the recipe that trains them."""
+    """What brings the weights: a pip command, or the recipe that trains them (in the repository's folder)."""
 
 
 def installed() -> list[Installed]:
@@ -59,7 +58,7 @@ def _packaged(name: str, role: str, package: Package) -> Installed:
 def _shipped(name: str, role: str) -> Installed:
     path = WEIGHTS / f"{name}.safetensors"
     card = read_card(name)
-    recipe = f"python -m scone.embedded.train {'mlm' if name == 'masked-lm' else name}"
+    recipe = f"python -m recipes {'mlm' if name == 'masked-lm' else name}"
     if not path.exists() or card is None:
         return Installed(name, role, "scone", "", None, 0, command=recipe)
     return Installed(
@@ -71,12 +70,3 @@ def read_card(name: str, folder: Path = WEIGHTS) -> dict[str, Any] | None:
     """A weight file's card, or None when there is none."""
     path = folder / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
-
-
-def write_card(weights: Path, **entries: Any) -> None:
-    """Write the card of a weight file; size and checksum are taken from the file."""
-    card = {"name": weights.stem, **entries, "bytes": weights.stat().st_size, "sha256": checksum(weights)}
-    missing = [name for name in FIELDS if name not in card]
-    if missing:
-        raise ValueError(f"a card needs {', '.join(missing)} too")
-    weights.with_suffix(".json").write_text(json.dumps(card, indent=2) + "\n")

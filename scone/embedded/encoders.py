@@ -20,7 +20,7 @@ from scone.embedded.adapters import Tensors, merge, unpack
 from scone.embedded.errors import MissingModelError
 from scone.embedded.names import LABELS, WEIGHTS
 from scone.embedded.packages import MINILM
-from scone.errors import InputError
+from scone.errors import InputError, ModelError
 
 
 def load_masked_lm() -> tuple[BertForMaskedLM, PreTrainedTokenizerBase]:
@@ -54,6 +54,9 @@ def assemble_masked_lm(packed: Tensors) -> BertForMaskedLM:
 
 def assemble_classifier(tensors: Tensors, labels: tuple[str, ...]) -> BertForSequenceClassification:
     """A verifier from MiniLM, low-rank adapters, and the layers that are stored whole."""
+    missing = {"classifier.weight", "classifier.bias"} - set(tensors)
+    if missing:  # no encoder has them: they would be random
+        raise ModelError(f"weights of a verifier must hold {min(missing)}, got none")
     model = fresh_classifier(labels)
     merge(model, tensors)
     return model
@@ -73,7 +76,7 @@ def fresh_masked_lm() -> BertForMaskedLM:
     config = _config()
     config.tie_word_embeddings = True
     model = BertForMaskedLM(config)
-    model.bert.load_state_dict({name: value for name, value in _encoder().items() if "pooler" not in name})
+    _fill(model.bert, {name: value for name, value in _encoder().items() if "pooler" not in name})
     model.tie_weights()
     head = model.cls.predictions
     with torch.no_grad():
@@ -89,8 +92,16 @@ def fresh_classifier(labels: tuple[str, ...]) -> BertForSequenceClassification:
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: index for index, label in enumerate(labels)}
     model = BertForSequenceClassification(config)
-    model.bert.load_state_dict(_encoder())
+    _fill(model.bert, _encoder())
     return model.eval()
+
+
+def _fill(encoder: torch.nn.Module, tensors: Tensors) -> None:
+    """Give the encoder its weights, all of them and nothing else."""
+    try:
+        encoder.load_state_dict(tensors)
+    except RuntimeError as problem:
+        raise ModelError(f"the weights of {MINILM.name} must be those of its encoder: {problem}") from problem
 
 
 def _config() -> BertConfig:
@@ -113,5 +124,5 @@ def _weights(name: str) -> Path:
     path = WEIGHTS / f"{name}.safetensors"
     if not path.exists():
         recipe = "mlm" if name == "masked-lm" else name
-        raise MissingModelError(f"{path} is missing; train it: python -m scone.embedded.train {recipe}")
+        raise MissingModelError(f"{path} is missing; train it in the repository's folder: python -m recipes {recipe}")
     return path

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
+from scone.errors import InputError
 from scone.evaluate.loaders import DATASETS, load_dataset_prompts
 from scone.evaluate.models import ModelNames
 from scone.evaluate.tasks import Prompt, Task, builtin_prompts, read_prompts
 from scone.loading import EMBEDDED, check_placement
 
-__all__ = ["PROMPTS_HELP", "add_model_arguments", "model_names", "say", "task_prompts"]
+__all__ = [
+    "PROMPTS_HELP", "add_model_arguments", "check_at_least_one", "model_names", "output_folder", "say", "task_prompts",
+]  # fmt: skip
 
 PROMPTS_HELP = (
     f"file of prompts, or a data set of the paper ({', '.join(DATASETS)}), with :FILE for a local copy, "
@@ -57,6 +61,25 @@ def task_prompts(task: Task, given: str | None) -> list[Prompt]:
     if name in DATASETS:
         return load_dataset_prompts(name, Path(file) if file else None)
     return read_prompts(Path(given), task)
+
+
+def check_at_least_one(args: argparse.Namespace, *names: str) -> None:
+    """Raise InputError for the first of these options that is given and below 1."""
+    for name in names:
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+
+
+def output_folder(path: Path) -> Path:
+    """The folder, made if it is not there; InputError where nothing can be written to it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise InputError(f"--out must be a folder that can be written to, got {str(path)!r}: {problem}") from problem
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise InputError(f"--out must be a folder that can be written to, got {str(path)!r}")
+    return path
 
 
 def say(line: str) -> None:

@@ -9,13 +9,22 @@ from dataclasses import asdict
 from pathlib import Path
 
 from scone.errors import InputError
-from scone.evaluate.arguments import PROMPTS_HELP, add_model_arguments, model_names, say, task_prompts
+from scone.evaluate.arguments import (
+    PROMPTS_HELP,
+    add_model_arguments,
+    check_at_least_one,
+    model_names,
+    output_folder,
+    say,
+    task_prompts,
+)
 from scone.evaluate.audit import TARGET_ROLLOUTS, Audit, Estimator, audit
 from scone.evaluate.estimators import OPTION_ROWS, myopic, next_token, plain_rollouts
-from scone.evaluate.models import Models, fingerprint, parse_config
+from scone.evaluate.models import Models, fingerprint
 from scone.evaluate.replay import next_token_after
 from scone.evaluate.rollouts import POSITIONS, Step, collect, load_rollouts, score_rollouts
 from scone.evaluate.tasks import TASKS, Prompt, Task, pick_evenly
+from scone.settings import parse_settings
 
 __all__ = ["add_arguments", "markdown", "run"]
 
@@ -35,9 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=2, help="how often each random estimate is asked (default: 2)")
     parser.add_argument(
         "--rows", nargs="+", metavar="ROW", default=["myopic", "rollouts:1", "rollouts:4", *OPTION_ROWS],
-        help="myopic, rollouts:N, or a preset of SconeConfig and changes to it, such as default or chains=2,init=lm",
+        help="myopic, rollouts:N, or a preset and changes to it, such as default or lookahead=paths,count=2",
     )  # fmt: skip
-    parser.add_argument("--cold", action="store_true", help="init=warm too starts without an earlier step's lookahead")
+    parser.add_argument(
+        "--cold", action="store_true", help="carry no lookahead through the prefix: each estimate begins afresh"
+    )
     parser.add_argument("--stored", action="store_true", help="draw nothing: audit on all the rollouts that are there")
     parser.add_argument("--rollouts-only", action="store_true", help="draw and store the rollouts, and stop")
     add_model_arguments(parser)
@@ -45,14 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw the rollouts that are not there yet, compare the rows with them, write audit.json and audit.md."""
-    if args.rollouts < 2 or args.count < 1 or args.seeds < 1 or not args.max_new_tokens >= 1:
-        raise InputError("--rollouts must be at least 2, --count, --seeds and --max-new-tokens at least 1")
-    configs = {row: parse_config(row) for row in args.rows if row != "myopic" and not row.startswith("rollouts:")}
+    check_at_least_one(args, "count", "seeds", "max_new_tokens")
+    if args.rollouts < 2:
+        raise InputError(f"--rollouts must be at least 2, got {args.rollouts}")
+    configs = {row: parse_settings(row) for row in args.rows if row != "myopic" and not row.startswith("rollouts:")}
     task = TASKS[args.task]
     all_prompts = task_prompts(task, args.prompts)
     targets = {prompt.text: target_of(task, prompt) for prompt in all_prompts}
     models = Models(model_names(args), task.attribute)
-    folder = args.out / "rollouts"
+    folder = output_folder(args.out) / "rollouts"
     if args.stored:
         stored = [rollouts for rollouts in load_rollouts(folder) if rollouts.step.prompt in targets]
     else:

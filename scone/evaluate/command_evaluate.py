@@ -13,7 +13,15 @@ from importlib import metadata
 from pathlib import Path
 
 from scone.errors import InputError
-from scone.evaluate.arguments import PROMPTS_HELP, add_model_arguments, model_names, say, task_prompts
+from scone.evaluate.arguments import (
+    PROMPTS_HELP,
+    add_model_arguments,
+    check_at_least_one,
+    model_names,
+    output_folder,
+    say,
+    task_prompts,
+)
 from scone.evaluate.methods import parse_method
 from scone.evaluate.runner import Plan, execute
 from scone.evaluate.tasks import TASKS, pick_evenly
@@ -31,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the results; what is there is not repeated")
     parser.add_argument(
         "--methods", nargs="+", default=list(DEFAULT_METHODS), metavar="METHOD",
-        help="random, beamsearch, bon[:N], topk10, myopic[:STRENGTH], bon-matched, scone[:PRESET][,OPTION=VALUE...]",
+        help="random, beamsearch, bon[:N], topk10, myopic[:STRENGTH], bon-matched, scone[:PRESET[,OPTION=VALUE...]]",
     )  # fmt: skip
     parser.add_argument("--prompts", help=PROMPTS_HELP + " (one task only)")
     parser.add_argument("--count", type=int, help="use only so many prompts, of all groups alike")
@@ -49,9 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan, and do what is not done yet."""
-    for name in ("samples", "max_new_tokens", "workers"):
-        if getattr(args, name) < 1:
-            raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+    check_at_least_one(args, "samples", "max_new_tokens", "workers", "count")
     if args.prompts is not None and args.task == "all":
         raise InputError("--prompts must come with one task, got all")
     methods = [parse_method(text) for text in dict.fromkeys(args.methods)]
@@ -67,10 +73,10 @@ def run(args: argparse.Namespace) -> int:
         prompts, methods, model_names(args), samples, args.max_new_tokens, args.seed,
         tuple(scorer for scorer in SCORERS if scorer != "judge" or not args.no_judge),
     )  # fmt: skip
-    args.out.mkdir(parents=True, exist_ok=True)
-    with (args.out / "runs.jsonl").open("a", encoding="utf-8") as file:
+    folder = output_folder(args.out)
+    with (folder / "runs.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(invocation(args)) + "\n")
-    execute(plan, args.out, workers=args.workers, retry=args.retry, say=say)
+    execute(plan, folder, workers=args.workers, retry=args.retry, say=say)
     print(f"results in {args.out}; `scone report {args.out}` shows them")
     return 0
 

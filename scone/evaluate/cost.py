@@ -5,15 +5,18 @@ from __future__ import annotations
 import mmap
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["Cost", "count_sequences", "measure"]
+from scone.lm import CausalLM, MaskedLM
+from scone.verifier import EmbeddingVerifier
+
+__all__ = ["Cost", "count_sequences", "measure", "note_sequences"]
 
 
 @dataclass
@@ -60,34 +63,64 @@ def measure(device: torch.device | str = "cpu", *, every: float = 0.01) -> Itera
 
 
 @contextmanager
-def count_sequences(**models: torch.nn.Module) -> Iterator[dict[str, int]]:
-    """How many sequences went through each model within the block.
+def count_sequences(**parts: Iterable[object]) -> Iterator[dict[str, int]]:
+    """How many sequences went through each part within the block; a part is one or several of scone's own objects.
 
-    >>> layer = torch.nn.Linear(2, 2)
-    >>> with count_sequences(layer=layer) as counts:
-    ...     _ = layer(torch.zeros(3, 2)), layer(torch.zeros(1, 2))
+    Nothing is hooked onto the models behind them: fast paths step aside where somebody has, and the time would not be
+    that of decoding.
+
+    >>> from scone.verifier import Verifier
+    >>> from scone.embedded import load_classifier
+    >>> positive = Verifier(*load_classifier("sentiment"), target="positive")
+    >>> with count_sequences(verifier=positive.leaves) as counts:
+    ...     _ = positive.score(["one", "two", "three"]), positive.score("four")
     >>> counts
-    {'layer': 4}
+    {'verifier': 4}
     """
-    counts = dict.fromkeys(models, 0)
+    counts, lock = dict.fromkeys(parts, 0), threading.Lock()
 
-    def hook_for(name: str) -> Any:
-        def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            given = next((x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)), None)
-            counts[name] += 0 if given is None else given.shape[0]
+    def counting(name: str) -> Callable[[int], None]:
+        def add(rows: int) -> None:
+            with lock:  # several workers may read a masked LM
+                counts[name] += rows
 
-        return hook
+        return add
 
-    # The base model runs whether a caller uses the head or not.
-    handles = [
-        getattr(model, "base_model", model).register_forward_pre_hook(hook_for(name), with_kwargs=True)
-        for name, model in models.items()
-    ]
-    try:
+    with ExitStack() as stack:
+        for name, objects in parts.items():
+            for part in objects:
+                stack.enter_context(_watched(part, counting(name)))
         yield counts
+
+
+def note_sequences(part: object, rows: int) -> None:
+    """Count what went through a part's model without going through the part."""
+    _WATCHED.get(id(part), lambda rows: None)(rows)
+
+
+_METHODS: tuple[tuple[type, str], ...] = ((CausalLM, "read"), (MaskedLM, "hidden"), (EmbeddingVerifier, "value"))
+"""Where sequences go through each kind of part: as many as the first argument has rows."""
+
+_WATCHED: dict[int, Callable[[int], None]] = {}
+
+
+@contextmanager
+def _watched(part: Any, add: Callable[[int], None]) -> Iterator[None]:
+    """Calls of a part's own method are counted; the class and all other instances stay as they are."""
+    name = next(method for kind, method in _METHODS if isinstance(part, kind))
+    whole = getattr(part, name)
+
+    def counted(first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        add(len(first))
+        return whole(first, *args, **kwargs)
+
+    setattr(part, name, counted)
+    _WATCHED[id(part)] = add
+    try:
+        yield
     finally:
-        for handle in handles:
-            handle.remove()
+        del _WATCHED[id(part)]
+        delattr(part, name)
 
 
 def _resident() -> int:

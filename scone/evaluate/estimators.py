@@ -9,42 +9,44 @@ import numpy as np
 
 from scone.errors import InputError
 from scone.evaluate.audit import Estimator
-from scone.evaluate.replay import next_token_after
+from scone.evaluate.replay import carries, next_token_after
 from scone.evaluate.rollouts import Rollouts, Score, Step
 from scone.lm import CausalLM
 
 __all__ = ["OPTION_ROWS", "myopic", "next_token", "plain_rollouts"]
 
-# The rows of the audit's table: each option of the decoder against its default. The options of lookaheads are shown
-# without the verifier's view of the text so far, those of the masked LM's chains where these are at work, and those of
-# the Taylor term with the full term.
-_ALONE = "blend=0"
-_CHAINS = f"{_ALONE},init=warm,lookahead=6,expand=sample"
+# The rows of the audit's table, in the notation of `scone.settings`. The default mixes an expectation of three tokens
+# with no lookahead; beside each mixture stands its lookahead alone.
+_PATHS = [
+    f"tokens={tokens},count={count},judged={judged}"
+    for tokens in (3, 6)
+    for count in (2, 4)
+    for judged in ("expected", "drawn")
+]
+_CHAINS = "lookahead=gibbs,start=carried,tokens=6"
+_TAYLOR = f"{_CHAINS},estimate=taylor"
 OPTION_ROWS = (
     "default",
     "paper",
     "fast",
-    "blend=0.25",
-    "blend=0.75",
-    "lookahead=1",
-    "lookahead=2",
-    "lookahead=4",
-    "lookahead=6",
-    *(f"{_ALONE},lookahead={length}" for length in (1, 2, 3, 4, 6, 10)),
-    f"{_ALONE},expand=sample",
-    f"{_ALONE},expand=sample,coupled=False",
-    f"{_ALONE},expand=sample,chains=4",
-    f"{_ALONE},init=mask,lookahead=6",
-    f"{_ALONE},init=warm,lookahead=6",
-    _CHAINS,
-    f"{_CHAINS},chains=4",
-    f"{_CHAINS},schedule=uniform",
-    f"{_CHAINS},taylor_scale=0.25",
-    f"{_CHAINS},taylor_scale=1",
-    f"{_CHAINS},taylor_scale=1,taylor=mean",
-    f"{_CHAINS},taylor_scale=1,linearise=prob",
-    f"{_CHAINS},taylor_scale=1,marginals=masked",
-    f"{_CHAINS},taylor_scale=1,marginals=unmasked",
+    "lookahead=nothing",
+    *(f"lookahead=expectation,tokens={tokens}" for tokens in (1, 2, 3, 4, 6)),
+    *(f"lookahead=expectation+nothing,tokens={tokens}" for tokens in (1, 2, 4, 6)),  # 3: the default
+    *(f"lookahead=paths,{options}" for options in _PATHS),
+    *(f"lookahead=paths+nothing,{options}" for options in _PATHS),
+    "lookahead=masked,tokens=3",
+    "lookahead=masked,tokens=6",
+    "lookahead=masked+nothing,tokens=6",
+    f"{_CHAINS},estimate=atsample",
+    f"{_CHAINS},estimate=atsample,chains=4",
+    f"{_CHAINS},estimate=atsample,schedule=uniform",
+    f"{_CHAINS},estimate=atmean",
+    f"{_TAYLOR},estimate_scale=0.25",
+    f"{_TAYLOR},estimate_scale=1",
+    f"{_TAYLOR},estimate_form=mean",
+    f"{_TAYLOR},estimate_linearise=prob",
+    f"{_TAYLOR},estimate_marginals=masked",
+    f"{_TAYLOR},estimate_marginals=unmasked",
 )
 
 
@@ -53,21 +55,27 @@ def next_token(
     *,
     seeds: Sequence[int] = (0,),
     walk: Callable[..., Any] | None = next_token_after,
+    carries: Callable[..., bool | None] = carries,
 ) -> Estimator:
     """q of the decoder, once for each seed.
 
-    An engine that carries its lookahead from step to step (`init="warm"`) is walked through the prefix by `walk`;
-    with `walk=None`, and for every other engine, `engine.next_token` is asked about the prefix as a prompt.
+    An engine whose lookahead leaves something from one step to the next is walked through the prefix by `walk`; with
+    `walk=None`, and for every other engine, `engine.next_token` is asked about the prefix as a prompt. Whether it does
+    is seen at the first step that judges anything.
     """
+    known: bool | None = None  # of all engines of this estimator: their options are the same
 
     def estimate(rollouts: Rollouts) -> np.ndarray:
+        nonlocal known
         step = rollouts.step
         engine = engine_for(step)
-        written = _written(engine, step) if walk is not None and engine.config.init == "warm" else ()
+        written = _written(engine, step) if walk is not None and known is not False else ()
+        prompt, length = step.prefix_ids[: len(step.prefix_ids) - len(written)], len(written) + step.remaining
+        if written and known is None:
+            known = carries(engine, prompt, max_new_tokens=length, seed=seeds[0])
         rows = []
         for seed in seeds:
-            if walk is not None and written:
-                prompt = step.prefix_ids[: -len(written)]
+            if walk is not None and written and known is not False:
                 found = walk(engine, prompt, written, max_new_tokens=step.remaining, seed=seed)
             else:
                 found = engine.next_token(step.prefix, max_new_tokens=step.remaining, seed=seed)
@@ -80,7 +88,7 @@ def next_token(
 
 def _written(engine: Any, step: Step) -> tuple[int, ...]:
     """The tokens after the prompt; none where writing on has changed the prompt's own tokens."""
-    prompt = tuple(engine.causal_lm.encode(step.prompt))
+    prompt = tuple(engine.parts.lm.encode(step.prompt))
     return step.prefix_ids[len(prompt) :] if step.prefix_ids[: len(prompt)] == prompt else ()
 
 

@@ -51,7 +51,7 @@ class BagOfWords:
 
     @classmethod
     def load(cls, path: Path, labels: Sequence[str]) -> BagOfWords:
-        """Read a judge that `python -m scone.embedded.train judges` wrote."""
+        """Read a judge that `python -m recipes judges` wrote."""
         tensors = load_file(path)
         return cls(labels, tensors["weight"].astype(np.float32), tensors["bias"].astype(np.float32))
 

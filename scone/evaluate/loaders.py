@@ -121,7 +121,7 @@ def _draw_prefixes(
 def _file_rows(path: Path) -> Iterator[Row]:
     if not path.is_file():
         raise InputError(f"data set must be a file, got {path}")
-    with path.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding="utf-8-sig", newline="") as file:
         if path.suffix == ".csv":
             yield from csv.DictReader(file)
         elif path.suffix == ".jsonl":

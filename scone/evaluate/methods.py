@@ -3,7 +3,7 @@
 random       sampling with transformers' defaults              topk10       sampling from the ten likeliest tokens
 beamsearch   5 beams, sampled at temperature 0.3               myopic       the verifier on prefix + candidate
 bon          the best of 10, drawn with top_p 0.9, min_p 0.1   bon-matched  the best of as many as fit SConE's time
-scone        the decoder; scone:paper and scone:fast are presets, scone:strength=8,chains=2 are changes
+scone        the decoder; scone:paper and scone:fast are presets, scone:strength=8,lookahead=nothing are changes
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ import torch
 
 from scone.config import SconeConfig
 from scone.errors import InputError
-from scone.estimate import reweigh
-from scone.evaluate.models import Models, parse_config
+from scone.evaluate.cost import note_sequences
+from scone.evaluate.models import Models
 from scone.evaluate.sampling import PAD, continue_batch, truncated
+from scone.lookahead.parts import MASKED_LM
+from scone.reweigh import reweigh
 from scone.seeds import derive
+from scone.settings import parse_settings
 
 __all__ = ["METHODS", "Job", "Method", "generate", "parse_method"]
 
@@ -38,6 +41,18 @@ class Method:
     config: SconeConfig | None = None  # of scone
     tries: int | None = None  # of bon and bon-matched; None until it is known how many fit
     strength: float | None = None  # of myopic
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What determines what it writes, as records have it."""
+        own = {"kind": self.kind, "tries": self.tries, "strength": self.strength}
+        config = {} if self.config is None else {"config": self.config.as_dict()}
+        return {name: value for name, value in own.items() if value is not None} | config
+
+    @property
+    def uses_masked_lm(self) -> bool:
+        """Whether its lookahead needs one."""
+        return self.config is not None and MASKED_LM in self.config.lookahead.needs
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,8 @@ def parse_method(text: str) -> Method:
 
     >>> parse_method("scone:paper").config == SconeConfig.paper()
     True
+    >>> parse_method("scone:lookahead=nothing").settings["config"]["lookahead"]
+    {'kind': 'Nothing'}
     >>> parse_method("bon:20").tries, parse_method("myopic:8").strength
     (20, 8.0)
     """
@@ -64,7 +81,7 @@ def parse_method(text: str) -> Method:
     if kind not in METHODS or (colon and kind not in ("scone", "bon", "bon-matched", "myopic")):
         raise InputError(f"method must be one of {', '.join(METHODS)}, perhaps with settings, got {text!r}")
     if kind == "scone":
-        return Method(text, kind, config=parse_config(settings))
+        return Method(text, kind, config=parse_settings(settings))
     try:
         if kind == "myopic":
             return Method(text, kind, strength=float(settings.removeprefix("strength=") or MYOPIC_STRENGTH))
@@ -107,9 +124,16 @@ def _beamsearch(method: Method, models: Models, job: Job) -> list[list[int]]:
         eos_token_id=sorted(lm.stop_ids), pad_token_id=pad,
     )  # fmt: skip
     prompt = torch.tensor([lm.encode(job.prompt)], device=lm.device).expand(job.samples, -1)
+
+    def count(ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        note_sequences(lm, len(logits))
+        return logits
+
     with torch.random.fork_rng(), torch.inference_mode():
         torch.manual_seed(derive(job.seed, job.prompt))
-        out = lm.model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=config)
+        out = lm.model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), generation_config=config, logits_processor=[count]
+        )
     return [_until_end(row, lm.stop_ids) for row in out[:, prompt.shape[1] :].tolist()]
 
 
@@ -139,7 +163,7 @@ def _myopic(method: Method, models: Models, job: Job) -> list[list[int]]:
         rows = [tokens[i, :position].tolist() if alive[i] else [] for i in range(job.samples)]
         texts = [lm.decode([*prompt_ids, *row, c]) for row, some in zip(rows, candidates.tolist()) for c in some]
         phi = torch.from_numpy(np.asarray(score(texts))).reshape(candidates.shape)
-        p_star = reweigh(log_p.double(), phi[None], config).exp()
+        p_star = reweigh(log_p.double(), phi[None], config.reweigh, strength=config.strength).exp()
         drawn = candidates.gather(1, torch.multinomial(p_star, 1, generator=generator))[:, 0]
         tokens[:, position] = torch.where(alive, drawn, PAD)
         alive &= ~torch.isin(drawn, stops)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
@@ -12,12 +12,11 @@ import numpy as np
 import torch
 
 from scone.config import SconeConfig
-from scone.errors import ConfigError
 from scone.lm import CausalLM
 from scone.loading import EMBEDDED, load_causal_lm, load_classifier, load_masked_lm
 from scone.verifier import Expression, Verifier
 
-__all__ = ["Fingerprints", "ModelNames", "Models", "fingerprint", "parse_config"]
+__all__ = ["Fingerprints", "ModelNames", "Models", "fingerprint"]
 
 PROBES = [
     "What a wonderful film, I loved every minute of it.",
@@ -130,7 +129,7 @@ class Models:
         key = (target, avoid)
         if key not in self._engines:
             lm = (self.lm.model, self.lm.tokenizer)
-            self._engines[key] = Scone(lm, self.masked_lm, self.verifier(target, avoid))
+            self._engines[key] = Scone(lm, lambda: self.masked_lm, self.verifier(target, avoid))
         return self._engines[key].with_config(config)
 
     @cached_property
@@ -180,48 +179,6 @@ def fingerprint(model: torch.nn.Module) -> str:
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(flat[::stride].double().numpy().tobytes())
     return digest.hexdigest()
-
-
-def parse_config(text: str) -> SconeConfig:
-    """A configuration from a preset and changes to it, separated by commas.
-
-    >>> parse_config("strength=8,coupled=False").strength
-    8.0
-    >>> parse_config("paper,chains=1") == SconeConfig.paper(chains=1)
-    True
-    """
-    presets: dict[str, Callable[[], SconeConfig]] = {
-        "": SconeConfig, "default": SconeConfig, "paper": SconeConfig.paper, "fast": SconeConfig.fast,
-    }  # fmt: skip
-    first, _, rest = text.partition(",")
-    if "=" in first:
-        first, rest = "", text
-    if first not in presets:
-        raise ConfigError(f"preset must be one of {', '.join(filter(None, presets))}, got {first!r}")
-    config = presets[first]()
-    fields = asdict(config)
-    changes = {}
-    for change in filter(None, rest.split(",")):
-        name, equals, value = change.partition("=")
-        if not equals or name not in fields:
-            raise ConfigError(f"a change must be option=value with an option of SconeConfig, got {change!r}")
-        changes[name] = _value(value, fields[name])
-    return config.replace(**changes)
-
-
-def _value(text: str, current: Any) -> Any:
-    """Read `text` as what the option is now; where that is None, as a number."""
-    if text in ("None", "none"):
-        return None
-    if isinstance(current, bool):
-        return {"True": True, "true": True, "False": False, "false": False}.get(text, text)
-    for kind in (int, float):
-        if isinstance(current, kind) or (current is None and kind is int):
-            try:
-                return kind(text)
-            except ValueError:
-                return text  # SconeConfig names what it expected
-    return text
 
 
 @cache

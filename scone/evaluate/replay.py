@@ -1,42 +1,45 @@
-"""The decoder's estimate in the middle of a text, with the lookahead that it would have carried there."""
+"""The decoder's estimate in the middle of a text, with what its lookahead would have carried there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from scone.decode import Scone
-from scone.hf import open_texts
-from scone.output import Step, Timer
-from scone.sampling import propose
-from scone.text import Writer
+from scone.loop import Decision, commit, prefill
+from scone.output import Step
+from scone.seeds import text_seed
+from scone.text import Text
 
-__all__ = ["next_token_after"]
+__all__ = ["carries", "next_token_after"]
+
+
+def carries(engine: Scone, prompt: Sequence[int], *, max_new_tokens: int, seed: int) -> bool | None:
+    """Whether the lookahead leaves something from one step to the next; None where this step judges nothing."""
+    texts = [_text(engine, prompt, seed)]
+    judged = engine.loop().decide(texts, prefill(engine.parts.lm, texts), max_new_tokens - 1).judged
+    return judged.carried is not None if bool(judged.seen[0]) and judged.place else None
 
 
 def next_token_after(
     engine: Scone, prompt: Sequence[int], written: Sequence[int], *, max_new_tokens: int, seed: int
 ) -> Step:
-    """`engine.next_token` as it would be in `generate` after `written`: every earlier step is judged again, and the
-    lookahead of the token that was written is kept from each to the next.
+    """`engine.next_token` as it would be in `generate` after `written`: every earlier step is judged again, and what
+    the lookahead carries is kept from each to the next.
 
     `max_new_tokens` counts from here, as in `next_token`.
     """
-    lm, config, timer = engine.causal_lm, engine.config, Timer()
-    ids = torch.tensor([list(prompt)])
-    texts, writer = open_texts(lm, ids, torch.ones_like(ids), seed), Writer(lm)
-    state = lm.prefill([prompt])
-    length = len(written) + max_new_tokens
-    for i in range(len(written) + 1):
-        candidates = propose(state.logits, config)
-        remaining = length - i - 1
-        decision = engine.decide(texts, candidates, writer, remaining=remaining, timer=timer, state=state)
-        if i == len(written):
-            break
-        found = (candidates.tokens[0] == written[i]).nonzero()
-        taken = int(found[0]) if len(found) else -1  # -1: no candidate, the old lookahead moves on
-        engine.controller.carry(texts[0], decision.judged, 0, taken, config, remaining=remaining)
-        writer.append(texts[0], written[i])
-        state = lm.step(state, torch.tensor([written[i]]))
-    return decision.step(0, None, timer.take())
+    lm, loop, text = engine.parts.lm, engine.loop(), _text(engine, prompt, seed)
+    state = prefill(lm, [text])
+    remaining = len(written) + max_new_tokens - 1
+    for token in written:
+        decision: Decision = loop.decide([text], state, remaining)
+        loop.take(text, decision, 0, token, remaining)
+        state = commit(lm, state, [0], [token], decision)
+        remaining -= 1
+    return loop.decide([text], state, remaining).step(0, None, loop.timer.take())
+
+
+def _text(engine: Scone, prompt: Sequence[int], seed: int) -> Text:
+    """As `generate` opens the first copy of a prompt."""
+    ids = list(prompt)
+    return Text(engine.parts.lm.decode(ids), ids, text_seed(seed, 0, ids))

@@ -62,7 +62,11 @@ def read_prompts(path: Path, task: Task) -> list[Prompt]:
     """Prompts from a file: JSON lines with `text` and perhaps `group` and `target`, or plain lines of text."""
     if not path.is_file():
         raise InputError(f"prompts must be a file, got {path}")
-    return _parse(path.read_text(encoding="utf-8").splitlines(), task, str(path))
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InputError(f"prompts must be readable text in UTF-8, got {path}: {problem}") from problem
+    return _parse(text.splitlines(), task, str(path))
 
 
 def pick_evenly(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
@@ -84,7 +88,10 @@ def _parse(lines: Iterable[str], task: Task, where: str) -> list[Prompt]:
         else:
             try:
                 prompt = Prompt(**json.loads(line))
-            except (TypeError, ValueError) as problem:
+                prompt.text.encode()  # any text but one with a lone surrogate
+            except UnicodeEncodeError as problem:
+                raise InputError(f"{where}, line {number}: got a lone surrogate, {line!r}") from problem
+            except (AttributeError, TypeError, ValueError) as problem:
                 raise InputError(f"{where}, line {number}: expected text, group and target, got {line!r}") from problem
         if task.target is None and prompt.target is None:
             raise InputError(f"{where}, line {number}: a prompt of the task {task.name} needs a target")

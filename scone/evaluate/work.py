@@ -56,10 +56,9 @@ def facts_of(task: str, method: Method, job: Job, models: Models) -> Record:
     if method.kind not in ("random", "topk10", "beamsearch"):
         used["verifier"] = models.fingerprints.verifier
         used["label"] = models.label(job.target)
-    if method.config is not None and method.config.uses_masked_lm:
+    if method.uses_masked_lm:
         used["masked_lm"] = models.fingerprints.masked_lm
-    settings = {k: v for k, v in asdict(method).items() if k != "name" and v is not None}
-    return {"task": task, "method": settings, "job": asdict(job), "models": used}
+    return {"task": task, "method": method.settings, "job": asdict(job), "models": used}
 
 
 def setup_of(facts: Record) -> str:
@@ -89,9 +88,7 @@ def score_key(item_key: str, scorer: str, models: Models) -> str:
 
 def _write(item: Item, models: Models) -> tuple[Record, Record]:
     job, error = item.job, None
-    parts = {"lm": models.lm.model, "verifier": models.classifier[0]}
-    if item.method.kind == "scone":
-        parts["masked_lm"] = models.masked_lm[0]
+    parts = _parts(item.method, models, job)
     drawn: list[list[int]] = []
     with count_sequences(**parts) as counts, measure(models.lm.device) as cost:
         try:
@@ -120,7 +117,7 @@ def _write(item: Item, models: Models) -> tuple[Record, Record]:
         "task": item.task,
         "method": item.method.name,
         "setup": setup_of(facts_of(item.task, item.method, job, models)),
-        "settings": {k: v for k, v in asdict(item.method).items() if k != "name" and v is not None},
+        "settings": item.method.settings,
         "prompt": job.prompt,
         "group": item.group,
         "target": job.target,
@@ -141,6 +138,16 @@ def _write(item: Item, models: Models) -> tuple[Record, Record]:
         "sequences": counts,
     }
     return record, spent
+
+
+def _parts(method: Method, models: Models, job: Job) -> dict[str, list[object]]:
+    """What sequences go through; all of it is loaded here, so that loading is not measured."""
+    parts: dict[str, list[object]] = {"lm": [models.lm], "verifier": [*models.verifier(job.target, job.avoid).leaves]}
+    if method.config is not None:
+        own = models.engine(job.target, job.avoid, method.config).parts
+        parts["lm"].append(own.lm)
+        parts["masked_lm"] = [own.masked_lm] if method.uses_masked_lm else []
+    return parts
 
 
 def _score(item: Item, models: Models, samples: Record, scorer: str) -> Record:

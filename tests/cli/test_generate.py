@@ -13,6 +13,8 @@ from fakes import PLAIN_WORDS, STEERED_WORDS, FakeEngine, KindVerifier
 from scone.cli import main
 from scone.cli.attributes import Attribute
 from scone.cli.writing import CONTROLLED, PLAIN, Writer
+from scone.config import SconeConfig
+from scone.lookahead import Mix, Nothing, Paths
 
 pytestmark = pytest.mark.usefixtures("fake_models")
 
@@ -75,6 +77,29 @@ def test_prompts_from_a_file_and_from_standard_input(capsys, tmp_path, monkeypat
     assert [r["prompt"] for r in records(run(capsys, "--json"))] == ["Drei"]
 
 
+def test_a_byte_order_mark_is_not_part_of_the_first_prompt(capsys, tmp_path, monkeypatch):
+    file = tmp_path / "prompts.txt"
+    file.write_text("Eins\nZwei\n", encoding="utf-8-sig")
+    assert [r["prompt"] for r in records(run(capsys, "--file", str(file), "--json"))] == ["Eins", "Zwei"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\ufeffDrei\n"))
+    assert [r["prompt"] for r in records(run(capsys, "--json"))] == ["Drei"]
+
+
+def test_a_lone_surrogate_is_named(capsys):
+    assert main(["generate", "fine", "half a \udcff byte"]) == 2
+    message = capsys.readouterr().err
+    assert "lone surrogate" in message and r"'half a \udcff byte'" in message and "Traceback" not in message
+
+
+def test_bytes_that_are_no_text_are_a_mistake(capsys, tmp_path, monkeypatch):
+    (tmp_path / "prompts").write_bytes(b"caf\xe9\n")
+    assert main(["generate", "--file", str(tmp_path / "prompts")]) == 2
+    assert "must be readable text in UTF-8" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), encoding="utf-8"))
+    assert main(["generate"]) == 2
+    assert "standard input must be readable text in UTF-8" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("given", ["", "\n  \n"])
 def test_no_prompt_is_a_mistake(given, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO(given))
@@ -83,11 +108,12 @@ def test_no_prompt_is_a_mistake(given, capsys, monkeypatch):
 
 
 def test_what_was_asked_for_reaches_the_models(capsys, fake_models):
-    run(capsys, "x", "-a", "positive=3", "--avoid", "toxic", "--strength", "2", "--lm", "a", "--masked-lm", "b")
+    argv = ["-a", "positive=3", "--avoid", "toxic", "--strength", "2", "--lm", "a", "--masked-lm", "b"]
+    run(capsys, "x", *argv, "--lookahead", "paths+nothing", "--count", "2")
     asked = fake_models.asked
     assert asked.models == ("a", "b")
     assert [(wish.name, wish.strength) for wish in asked.attributes] == [("positive", 3.0), ("not toxic", None)]
-    assert asked.config.strength == 2.0
+    assert asked.config == SconeConfig(strength=2.0, lookahead=Mix(Paths(count=2), Nothing()))
 
 
 def test_positive_is_the_default_attribute(capsys, fake_models):

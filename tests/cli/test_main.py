@@ -56,8 +56,11 @@ def test_without_a_command_help_is_shown_and_it_is_a_mistake(capsys):
         (["generate", "x", "--attribute", "embedded:sentiment"], "embedded:sentiment"),
         (["generate", "x", "--samples", "0"], "at least 1"),
         (["generate", "x", "--seed", "zero"], "zero"),
-        (["generate", "x", "--top-k", "0"], "top_k"),
-        (["generate", "x", "--thin", "some"], "int or none"),
+        (["generate", "x", "--top-k", "0"], "--top-k must be"),
+        (["generate", "x", "--chains", "2"], "--chains is an option of lookahead gibbs"),
+        (["generate", "x", "--preset", "paper", "--thin", "some"], "--thin must be"),
+        (["demo", "--samples", "0"], "at least 1"),
+        (["demo", "--strength", "-1"], "strength must be"),
         (["generate", "x", "--stream", "--json"], "--json"),
         (["generate", "x", "--stream", "--samples", "2"], "--samples 2"),
         (["generate", "x", "--file", "y"], "--file"),
@@ -105,18 +108,20 @@ def test_a_closed_pipe_is_quiet():
     assert process.wait() == 0
 
 
-def test_help_does_not_import_torch():
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["demo", "--help"], ["doctor", "--help"]], ids=" ".join)
+def test_help_does_not_import_torch(argv):
     script = (
         "import sys; from scone.cli import main; main(sys.argv[1:]); print('torch' in sys.modules, file=sys.stderr)"
     )
-    for argv in (["--help"], ["generate", "--help"]):
-        done = subprocess.run([sys.executable, "-c", script, *argv], capture_output=True, text=True, check=True)
-        assert done.stderr.strip() == "False", argv
+    done = subprocess.run([sys.executable, "-c", script, *argv], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "False"
 
 
-def test_python_dash_m():
-    done = subprocess.run([sys.executable, "-m", "scone", "--version"], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.startswith("scone ")
+@pytest.mark.parametrize(("argv", "code"), [(["--version"], 0), (["polish"], 2), ([], 2)])
+def test_python_dash_m_has_the_exit_code_of_the_command(argv, code):
+    done = subprocess.run([sys.executable, "-m", "scone", *argv], capture_output=True, text=True)
+    assert done.returncode == code
+    assert done.stdout.startswith("scone ") == (code == 0)
 
 
 class Terminal(io.StringIO):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 
 import pytest
+from fakes import FakeEngine
 
 import scone_kernels
 from scone.cli import doctor, main
@@ -74,3 +77,30 @@ def test_demo_shows_each_prompt_once_and_ends_with_the_table(capsys):
     table = shown[shown.index("perplexity") :]
     rows = [line.split()[-4:] for line in table.splitlines() if "plain" in line or "controlled" in line]
     assert [row[:3] for row in rows] == [["0.20", "0.50", "2.7"], ["0.90", "0.50", "2.7"]] * len(TASKS)
+
+
+class Pipe(io.StringIO):
+    """Standard output to a program: what is not flushed has not arrived."""
+
+    arrived = ""
+
+    def flush(self):
+        self.arrived = self.getvalue()
+
+
+@pytest.mark.usefixtures("fake_models")
+def test_demo_shows_each_pair_when_it_is_done_also_in_a_pipe(monkeypatch):
+    pipe, begun = Pipe(), []
+    generate = FakeEngine.generate
+
+    def watched(self, prompts, **options):
+        for earlier in begun:
+            assert earlier in " ".join(pipe.arrived.split()), f"{earlier!r} is held back"
+        if self.strength:  # plain and controlled text are there when this returns
+            begun.extend(prompts)
+        return generate(self, prompts, **options)
+
+    monkeypatch.setattr(FakeEngine, "generate", watched)
+    monkeypatch.setattr(sys, "stdout", pipe)
+    assert main(["demo"]) == 0
+    assert len(begun) == sum(len(prompts) for task in TASKS for _, prompts in task.cases)

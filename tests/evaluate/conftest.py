@@ -71,11 +71,8 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="session")
-def model_folder(tmp_path_factory):
-    """A folder with an LM, a masked LM and a sentiment classifier."""
-    folder = tmp_path_factory.mktemp("models")
-    torch.manual_seed(0)
+def tiny_lm(seed):
+    torch.manual_seed(seed)
     lm = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(WORDS), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
@@ -84,6 +81,14 @@ def model_folder(tmp_path_factory):
     )  # fmt: skip
     with torch.no_grad():  # only words are ever likely: the other special tokens have no text
         lm.lm_head.weight[1 : len(SPECIAL)] = 0
+    return lm
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory):
+    """A folder with an LM, a masked LM and a sentiment classifier."""
+    folder = tmp_path_factory.mktemp("models")
+    lm = tiny_lm(seed=0)
     bert = dict(
         vocab_size=len(WORDS), hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
         initializer_range=0.5, max_position_embeddings=64, pad_token_id=1,
@@ -103,6 +108,15 @@ def model_folder(tmp_path_factory):
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     return folder
+
+
+@pytest.fixture(scope="session")
+def other_lm(tmp_path_factory):
+    """The folder of an LM with other weights."""
+    folder = tmp_path_factory.mktemp("other")
+    tiny_lm(seed=1).save_pretrained(folder)
+    word_tokenizer(frame=False).save_pretrained(folder)
+    return str(folder)
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,10 @@ from scone.errors import InputError
 from scone.evaluate import audit as auditing
 from scone.evaluate import estimators
 from scone.evaluate.models import Models
-from scone.evaluate.replay import next_token_after
+from scone.evaluate.replay import carries, next_token_after
 from scone.evaluate.rollouts import Rollouts, Step
+from scone.lookahead import AtSample, Carried, Gibbs, Mix, Nothing
+from scone.settings import parse_settings
 
 K, R = 10, 72
 
@@ -83,14 +85,12 @@ def test_next_token_is_matched_by_token(world):
     stored, _, _ = world
 
     class Engine:
-        config = SconeConfig(init="mask")
-
         def next_token(self, prefix, *, max_new_tokens, seed):
             assert (prefix, max_new_tokens) == ("prefix", 25)
             tokens = [7, 3, 99]
             return type("Found", (), {"tokens": np.array(tokens), "q": np.array([0.7, 0.3, 0.99]) + seed / 100})
 
-    q = estimators.next_token(lambda step: Engine(), seeds=(0, 1))(stored[0])
+    q = estimators.next_token(lambda step: Engine(), seeds=(0, 1), walk=None)(stored[0])
     assert q.shape == (2, K) and q[0, 7] == 0.7 and q[1, 3] == pytest.approx(0.31)
     assert np.isnan(q[0, 0]) and np.isfinite(q).sum() == 4
 
@@ -116,13 +116,21 @@ def test_too_few_rollouts_are_refused(world):
         estimators.plain_rollouts(9, stored, phis, kept_apart=64)
 
 
-def test_a_warm_engine_is_walked_to_where_decoding_would_be(names):
-    """In `generate` the q of a step is what the walk through the same tokens gives."""
+CHAINS = Gibbs(tokens=4, start=Carried(warmup=1), block=2, estimate=AtSample())
+CARRYING = {"alone": CHAINS, "mixed": Mix(Nothing(), CHAINS)}
+
+
+@pytest.fixture(scope="module")
+def engine_with(names):
     models = Models(names, "sentiment")
-    engine = models.engine(
-        "positive", False, SconeConfig(init="warm", expand="sample", top_k=4, min_mass=0.0, warmup=1, block=2)
-    )
-    prompt = models.lm.encode("the film was")
+    return lambda lookahead: models.engine("positive", False, SconeConfig(lookahead=lookahead, top_k=4, min_mass=0.0))
+
+
+@pytest.mark.parametrize("lookahead", CARRYING.values(), ids=CARRYING)
+def test_an_engine_that_carries_is_walked_to_where_decoding_would_be(engine_with, lookahead):
+    """In `generate` the q of a step is what the walk through the same tokens gives."""
+    engine = engine_with(lookahead)
+    prompt = engine.parts.lm.encode("the film was")
     out = engine.generate(["the film was"], max_new_tokens=6, seed=3)
     assert len(out.token_ids[0]) > 3
     for i in (0, 1, 3):
@@ -131,17 +139,63 @@ def test_a_warm_engine_is_walked_to_where_decoding_would_be(names):
         assert found.tokens.tolist() == out.trace[0][i].tokens.tolist()
 
 
-def test_estimate_of_a_warm_engine_depends_on_the_walk(names):
-    models = Models(names, "sentiment")
-    engine = models.engine(
-        "positive", False, SconeConfig(init="warm", expand="sample", top_k=4, min_mass=0.0, warmup=1, block=2)
-    )
-    ids = models.lm.encode("the film was very good and nice")
-    candidates = models.lm.prefill([ids]).logits[0].topk(4).indices.tolist()
-    step = Step("the film was", "the film was very good and nice", "middle", 8, tuple(ids), tuple(candidates), 0)
-    rollouts = Rollouts(step, np.zeros(4), np.zeros((4, 1, 8), np.int32), Path("s"))
+def test_the_walk_goes_through_tokens_that_were_no_candidates(engine_with):
+    engine = engine_with(CHAINS)
+    prompt = engine.parts.lm.encode("the film was")
+    unlikely = int(engine.parts.lm.prefill([prompt]).logits[0].argmin())
+    found = next_token_after(engine, prompt, [unlikely], max_new_tokens=4, seed=0)
+    assert len(found.tokens) == 4 and bool(found.q.isfinite().all())
+
+
+def a_step(engine, prompt="the film was", prefix="the film was very good and nice"):
+    ids = engine.parts.lm.encode(prefix)
+    candidates = engine.parts.lm.prefill([ids]).logits[0].topk(4).indices.tolist()
+    step = Step(prompt, prefix, "middle", 8, tuple(ids), tuple(candidates), 0)
+    return Rollouts(step, np.zeros(4), np.zeros((4, 1, 8), np.int32), Path("s"))
+
+
+@pytest.mark.parametrize("lookahead", CARRYING.values(), ids=CARRYING)
+def test_the_estimate_of_an_engine_that_carries_depends_on_the_walk(engine_with, lookahead):
+    engine = engine_with(lookahead)
+    rollouts = a_step(engine)
     warm = estimators.next_token(lambda step: engine)(rollouts)
     cold = estimators.next_token(lambda step: engine, walk=None)(rollouts)
+    ids = rollouts.step.prefix_ids
     walked = next_token_after(engine, ids[:3], ids[3:], max_new_tokens=8, seed=0)
     np.testing.assert_allclose(warm[0], walked.q.numpy())
     assert not np.allclose(warm, cold)
+
+
+def test_an_engine_that_carries_nothing_is_not_walked(engine_with):
+    engine, asked = engine_with(Nothing()), []
+    rollouts = a_step(engine)
+
+    def walk(*args, **options):
+        pytest.fail("it was walked")
+
+    def watched(*args, **options):
+        asked.append(carries(*args, **options))
+        return asked[-1]
+
+    estimate = estimators.next_token(lambda step: engine, walk=walk, carries=watched)
+    for _ in range(2):
+        np.testing.assert_allclose(estimate(rollouts)[0], engine.next_token(rollouts.step.prefix, max_new_tokens=8).q)
+    assert asked == [False]  # found out once
+    assert carries(engine_with(CHAINS), [15], max_new_tokens=4, seed=0) is True
+    assert carries(engine_with(CHAINS), [15], max_new_tokens=1, seed=0) is None  # nothing to look ahead for
+
+
+def test_rows_of_the_table_are_all_different():
+    configs = [parse_settings(row) for row in estimators.OPTION_ROWS]
+    assert len(set(map(repr, configs))) == len(configs)
+    assert {type(config.lookahead).__name__ for config in configs} == {
+        "Expectation", "Gibbs", "Masked", "Mix", "Nothing", "Paths",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("row", estimators.OPTION_ROWS)
+def test_every_row_of_the_table_gives_a_q_for_each_candidate(names, engine_with, row):
+    config = parse_settings(row).replace(min_mass=0.0)
+    engine = engine_with(config.lookahead).with_config(config)
+    q = estimators.next_token(lambda step: engine)(a_step(engine))
+    assert q.shape == (1, 4) and bool(((q > 0) & (q < 1)).all())

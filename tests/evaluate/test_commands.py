@@ -7,7 +7,11 @@ import pytest
 
 from scone.errors import DeviceError, InputError
 from scone.evaluate import command_audit, command_evaluate, command_report
+from scone.evaluate.fluency import negative_log_likelihood
+from scone.evaluate.judges import load_judge
 from scone.evaluate.runner import Store
+from scone.lm import CausalLM
+from scone.loading import load_causal_lm
 
 
 @pytest.fixture
@@ -31,7 +35,7 @@ def test_audit_draws_once_and_writes_its_table(call, tmp_path, capsys):
     assert call(command_audit, *words, "--rollouts-only") == 0
     drawn = {path: path.stat().st_mtime_ns for path in (tmp_path / "audit" / "rollouts").iterdir()}
     assert len(drawn) == 6 and not (tmp_path / "audit" / "audit.json").exists()
-    rows = ["myopic", "rollouts:4", "default", "warmup=0,init=mask"]
+    rows = ["myopic", "rollouts:4", "default", "lookahead=masked,tokens=3", "lookahead=gibbs,start=carried,tokens=3"]
     assert call(command_audit, *words, "--stored", "--rows", *rows) == 0
     assert all(path.stat().st_mtime_ns == time for path, time in drawn.items())
     found = json.loads((tmp_path / "audit" / "audit.json").read_text())
@@ -58,7 +62,10 @@ def test_evaluate_then_report(call, tmp_path, capsys):
         (command_evaluate, ["sentiment", "--samples", "0"], "--samples must be at least 1, got 0"),
         (command_evaluate, ["sentiment", "--methods", "topk10", "bon-matched"], "must include scone and bon"),
         (command_evaluate, ["sentiment", "--methods", "magic"], "method must be one of"),
-        (command_audit, ["sentiment", "--rollouts", "1"], "--rollouts must be at least 2"),
+        (command_evaluate, ["sentiment", "--count", "-5"], "--count must be at least 1, got -5"),
+        (command_evaluate, ["sentiment", "--count", "0"], "--count must be at least 1, got 0"),
+        (command_audit, ["sentiment", "--rollouts", "1"], "--rollouts must be at least 2, got 1"),
+        (command_audit, ["sentiment", "--count", "-5"], "--count must be at least 1, got -5"),
     ],
 )
 def test_mistakes_are_found_before_any_work(call, tmp_path, module, words, message):
@@ -78,3 +85,57 @@ def test_half_precision_from_the_command_line(call, tmp_path):
     words = ["sentiment", "--out", str(tmp_path / "out"), "--samples", "2", "--max-new-tokens", "3", "--no-judge"]
     assert call(command_evaluate, *words, "--dtype", "bfloat16", "--methods", "topk10", "scone:top_k=3") == 0
     assert len((tmp_path / "out" / "samples.jsonl").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize("module", [command_evaluate, command_audit])
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_folder_that_cannot_be_is_a_mistake(call, tmp_path, module, place):
+    (tmp_path / "file").write_text("here already")
+    with pytest.raises(InputError, match=r"--out must be a folder that can be written to, got '.*file"):
+        call(module, "sentiment", "--out", str(tmp_path / place))
+
+
+def scores_of(folder, scorer):
+    """(method, prompt, continuation, value) of every text that was scored."""
+    records = {r["key"]: r for r in map(json.loads, (folder / "samples.jsonl").read_text().splitlines())}
+    for score in map(json.loads, (folder / "scores.jsonl").read_text().splitlines()):
+        if score["scorer"] == scorer:
+            written = records[score["of"]]
+            for sample, value in zip(written["samples"], score["values"]):
+                yield written["method"], written["prompt"], sample["continuation"], value
+
+
+def test_perplexity_is_under_the_model_that_was_asked_for(call, tmp_path, other_lm):
+    words = ["sentiment", "--methods", "topk10", "--samples", "2", "--max-new-tokens", "4", "--no-judge"]
+    call(command_evaluate, *words, "--out", str(tmp_path / "own"))
+    call(command_evaluate, *words, "--out", str(tmp_path / "other"), "--perplexity-model", other_lm)
+    lm = CausalLM(*load_causal_lm(other_lm))
+    for _, prompt, continuation, (nll, tokens) in scores_of(tmp_path / "other", "perplexity"):
+        expected, count = negative_log_likelihood(lm, prompt, [continuation])
+        assert nll == pytest.approx(float(expected[0]), abs=1e-3) and tokens == count[0]
+    own, other = ([value for *_, value in scores_of(tmp_path / name, "perplexity")] for name in ("own", "other"))
+    assert len(own) == len(other) == 4 and own != other
+
+
+def test_the_judge_is_not_the_verifier(call, tmp_path):
+    words = ["--methods", "topk10", "--samples", "2", "--max-new-tokens", "4"]
+    call(command_evaluate, "sentiment", *words, "--out", str(tmp_path / "run"))
+    judge, found = load_judge("sentiment"), list(scores_of(tmp_path / "run", "judge"))
+    assert len(found) == 4
+    for _, prompt, continuation, value in found:
+        assert value == pytest.approx(float(judge.score([prompt + continuation], "positive")[0]), abs=1e-5)
+
+
+def test_what_is_avoided_counts_the_other_way_round(call, tmp_path):
+    """The same texts of the same LM: φ of the task that avoids is one less φ of the task that does not."""
+    words = ["--methods", "topk10", "--samples", "2", "--max-new-tokens", "4", "--labels", "toxic=negative"]
+    phi, judged = {}, {}
+    for task in ("detoxify", "toxify"):
+        folder = tmp_path / task
+        call(command_evaluate, task, *words, "--out", str(folder))
+        written = map(json.loads, (folder / "samples.jsonl").read_text().splitlines())
+        phi[task] = [sample["phi"] for record in written for sample in record["samples"]]
+        judged[task] = [value for *_, value in scores_of(folder, "judge")]
+    assert len(phi["toxify"]) == len(judged["toxify"]) == 4
+    assert phi["detoxify"] == pytest.approx([1 - value for value in phi["toxify"]], abs=1e-5)
+    assert judged["detoxify"] == pytest.approx([1 - value for value in judged["toxify"]], abs=1e-5)

@@ -1,5 +1,7 @@
 """Every method writes what it should, on tiny real models."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -7,10 +9,14 @@ import torch
 from scone.config import SconeConfig
 from scone.errors import ConfigError, InputError
 from scone.evaluate import methods
-from scone.evaluate.models import Models, parse_config
+from scone.evaluate.models import Models
+from scone.lookahead import Expectation, Gibbs, Nothing
 
 JOB = methods.Job("the film was", "positive", avoid=False, samples=4, max_new_tokens=6, seed=3)
-ALL = ("random", "beamsearch", "bon:3", "topk10", "myopic", "scone:top_k=4,warmup=1", "bon-matched:5")
+ALL = (
+    "random", "beamsearch", "bon:3", "topk10", "myopic", "scone:top_k=4", "scone:top_k=4,lookahead=masked",
+    "scone:top_k=4,lookahead=gibbs+nothing,start=carried,tokens=3", "scone:lookahead=paths,count=2", "bon-matched:5",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +72,9 @@ def test_myopic_without_strength_is_topk10(models):
 
 def test_names_and_settings():
     assert methods.parse_method("scone:paper").config == SconeConfig.paper()
-    assert methods.parse_method("scone:chains=2,coupled=False").config == SconeConfig(chains=2, coupled=False)
-    assert parse_config("fast,strength=2").strength == 2.0
-    assert parse_config("lookahead=10").lookahead == 10
+    assert methods.parse_method("scone:fast,strength=2").config == SconeConfig.fast(strength=2.0)
+    assert methods.parse_method("scone:lookahead=expectation,tokens=10").config.lookahead == Expectation(10)
+    assert methods.parse_method("scone").config == methods.parse_method("scone:default").config == SconeConfig()
     assert methods.parse_method("bon").tries == 10
     assert methods.parse_method("bon-matched").tries is None
 
@@ -79,11 +85,31 @@ def test_names_and_settings():
         ("greedy", InputError, "method must be one of random"),
         ("random:3", InputError, "method must be one of"),
         ("bon:many", InputError, "must be a number, got 'many'"),
-        ("scone:quick", ConfigError, "preset must be one of default, paper, fast, got 'quick'"),
-        ("scone:chainz=2", ConfigError, "option of SconeConfig, got 'chainz=2'"),
-        ("scone:chains=two", ConfigError, "chains must be an integer"),
+        ("scone:quick", ConfigError, "preset must be one of default, fast, paper, got 'quick'"),
+        ("scone:chainz=2", ConfigError, "an option must be one of .*, got 'chainz'"),
+        ("scone:init=warm", ConfigError, "init is no option any more: write lookahead="),
+        ("scone:chains=2", ConfigError, "chains is an option of lookahead gibbs"),
+        ("scone:paper,chains=two", ConfigError, "chains must be an integer"),
     ],
 )
 def test_mistakes_are_named(text, error, message):
     with pytest.raises(error, match=message):
         methods.parse_method(text)
+
+
+@pytest.mark.parametrize("name", [*ALL, "scone:paper", "scone:fast"])
+def test_settings_are_plain_and_hold_every_option(name):
+    method = methods.parse_method(name)
+    settings = json.loads(json.dumps(method.settings))
+    assert settings["kind"] == method.kind and "name" not in settings
+    assert settings.get("tries") == method.tries and settings.get("strength") == method.strength
+    assert settings.get("config") == (
+        None if method.config is None else json.loads(json.dumps(method.config.as_dict()))
+    )
+
+
+def test_which_methods_use_the_masked_lm():
+    used = {name for name in ALL if methods.parse_method(name).uses_masked_lm}
+    assert used == {"scone:top_k=4,lookahead=masked", "scone:top_k=4,lookahead=gibbs+nothing,start=carried,tokens=3"}
+    assert methods.Method("x", "scone", SconeConfig(lookahead=Gibbs())).uses_masked_lm
+    assert not methods.Method("x", "scone", SconeConfig(lookahead=Nothing())).uses_masked_lm

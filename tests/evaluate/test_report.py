@@ -1,7 +1,9 @@
 """The report's numbers on a small run written by hand, and the page itself."""
 
 import json
+import tarfile
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,3 +129,17 @@ def test_a_prompt_that_was_interrupted_does_not_make_a_method_slow(tmp_path):
     batch = read_run(folder)[-1]
     batch.costs.extend(json.loads(line) for line in lines[-2:])
     assert summarise(batch, draws=0).seconds == pytest.approx(4.0 / 8)
+
+
+def test_records_of_earlier_versions_are_read(tmp_path):
+    """The evaluation that the docs show was written when the settings of a method were a flat list of options."""
+    archive = Path(__file__).parents[2] / "docs" / "results" / "evaluation-records.tar.gz"
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="data")
+    batches = read_run(tmp_path)
+    assert {batch.task for batch in batches} == {"detoxify", "toxify", "sentiment", "topic"}
+    assert {"scone", "bon", "topk10"} <= {batch.kind for batch in batches}
+    scone = next(batch for batch in batches if batch.kind == "scone")
+    summary = summarise(scone, draws=0)
+    assert 0 < summary.phi.value <= 1 and summary.verifier > 0 and summary.seconds > 0
+    assert "init" in scone.prompts[0]["settings"]["config"]  # an option that is none any more

@@ -128,7 +128,7 @@ METHODS_USE = {
     "topk10": {"lm"},
     "bon": {"lm", "verifier", "label"},
     "scone": {"lm", "verifier", "label"},  # the default looks ahead with the LM alone
-    "scone:init=warm": {"lm", "verifier", "label", "masked_lm"},
+    "scone:lookahead=masked+nothing": {"lm", "verifier", "label", "masked_lm"},
 }
 
 
@@ -141,7 +141,7 @@ def test_the_key_holds_everything_that_matters(names):
 
     keys = [
         key(), key(seed=2), key(samples=3), key(max_new_tokens=9), key(prompt="x"), key(target="negative"),
-        key(avoid=True), key(parse_method("scone:strength=9")), key(parse_method("bon")), key(parse_method("bon:3")),
+        key(avoid=True), key(parse_method("scone:strength=9")), key(parse_method("scone:tokens=2")), key(parse_method("bon")), key(parse_method("bon:3")),
     ]  # fmt: skip
     assert len(set(keys)) == len(keys)
     used = {name: set(work.facts_of("sentiment", parse_method(name), job, models)["models"]) for name in METHODS_USE}
@@ -159,7 +159,7 @@ def test_the_key_changes_with_the_type_of_the_weights(names):
 
 
 def test_matched_tries_are_measured_once(names, tmp_path, monkeypatch):
-    plan = make_plan(names, "bon:2", "scone:top_k=3,warmup=0", "bon-matched")
+    plan = make_plan(names, "bon:2", "scone:top_k=3", "bon-matched")
     execute(plan, tmp_path, say=lambda line: None)
     (measured,) = json.loads((tmp_path / "matched.json").read_text()).values()
     costs = {tuple(r["place"]): r["cpu_seconds"] for r in lines(tmp_path, "costs.jsonl")}
@@ -172,7 +172,7 @@ def test_matched_tries_are_measured_once(names, tmp_path, monkeypatch):
 
 
 def test_matched_tries_stay_when_prompts_are_added(names, tmp_path):
-    methods = ("bon:2", "scone:top_k=3,warmup=0", "bon-matched")
+    methods = ("bon:2", "scone:top_k=3", "bon-matched")
     few = make_plan(names, *methods)
     few.prompts["sentiment"] = PROMPTS[:1]
     execute(few, tmp_path, say=lambda line: None)

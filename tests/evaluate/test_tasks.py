@@ -51,3 +51,24 @@ def test_prompts_from_a_file(tmp_path):
         read_prompts(file, TASKS["sentiment"])
     with pytest.raises(InputError, match="must be a file"):
         read_prompts(tmp_path / "absent", TASKS["sentiment"])
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_prompt(tmp_path):
+    file = tmp_path / "prompts"
+    file.write_text('{"text": "one"}\ntwo\n', encoding="utf-8-sig")
+    assert [prompt.text for prompt in read_prompts(file, TASKS["sentiment"])] == ["one", "two"]
+    file.write_text("one\n", encoding="utf-8-sig")
+    assert [prompt.text for prompt in read_prompts(file, TASKS["sentiment"])] == ["one"]
+
+
+def test_text_that_is_none_is_refused(tmp_path):
+    file = tmp_path / "prompts"
+    file.write_text('fine\n{"text": "half \\ud800 of it"}\n')
+    with pytest.raises(InputError, match="line 2: got a lone surrogate"):
+        read_prompts(file, TASKS["sentiment"])
+    file.write_text('{"text": 3}\n')
+    with pytest.raises(InputError, match="line 1: expected text"):
+        read_prompts(file, TASKS["sentiment"])
+    file.write_bytes(b"caf\xe9\n")
+    with pytest.raises(InputError, match="readable text in UTF-8"):
+        read_prompts(file, TASKS["sentiment"])

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from scone.embedded.train import tasks, text
-from scone.embedded.train.classifier import break_off
-from scone.embedded.train.tokens import CLS, MASK, SEP, Windows, corrupt, tokenise
+from recipes import tasks, text
+from recipes.classifier import break_off
+from recipes.tokens import CLS, MASK, SEP, Windows, corrupt, tokenise
 
 MARKUP = """{{Infobox|name=Cheddar|{{nested|x}}}}
 '''Cheddar cheese''' is a hard [[cheese]] that was first made in the village of [[Cheddar, Somerset|Cheddar]].<ref>A

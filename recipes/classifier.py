@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from scone.embedded.adapters import add_adapters
+from recipes.adapters import add_adapters
+from recipes.loop import Run
 from scone.embedded.encoders import fresh_classifier
 from scone.embedded.packages import MINILM
-from scone.embedded.train.loop import Run
 
 LONGEST = 96
 

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from scone.embedded.train.muon import Muon
+from recipes.muon import Muon
 
 
 class Clock:

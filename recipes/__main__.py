@@ -1,4 +1,4 @@
-"""`python -m scone.embedded.train mlm|sentiment|toxicity|topic|judges`: make the files in `scone/embedded/weights`."""
+"""`python -m recipes mlm|sentiment|toxicity|topic|judges`: make the files in `scone/embedded/weights`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 
 import torch
 
+from recipes import classifier, judges, mlm, publish, tasks
 from scone.embedded.cache import cache_folder
 from scone.embedded.encoders import fresh_masked_lm, load_masked_lm
 from scone.embedded.names import LABELS, WEIGHTS
-from scone.embedded.train import classifier, judges, mlm, publish, tasks
 
 MINUTES = {"mlm": 100.0, "sentiment": 15.0, "toxicity": 8.0, "topic": 8.0}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Train one model, write its file and card, and print its scores on held-out text."""
-    parser = argparse.ArgumentParser(prog="python -m scone.embedded.train", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m recipes", description=__doc__)
     parser.add_argument("recipe", choices=[*MINUTES, "judges"])
     parser.add_argument("--minutes", type=float, help=f"how long to train (default: {MINUTES})")
     parser.add_argument("--rate", type=float, help="peak learning rate")
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _command(options: argparse.Namespace, minutes: float | None = None) -> str:
-    command = f"python -m scone.embedded.train {options.recipe}" + (f" --minutes {minutes:g}" if minutes else "")
+    command = f"python -m recipes {options.recipe}" + (f" --minutes {minutes:g}" if minutes else "")
     command += f" --rate {options.rate:g}" if options.rate else ""
     return command + "".join(f" --{flag}" for flag in ("onwards", "bfloat16") if getattr(options, flag))
 

@@ -2,7 +2,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from scone.embedded.adapters import LowRank, adapter_tensors, add_adapters, dequantise, merge, pack, quantise, unpack
+from recipes.adapters import LowRank, adapter_tensors, add_adapters, pack, quantise
+from scone.embedded.adapters import dequantise, merge, unpack
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 127), (64, 384)])

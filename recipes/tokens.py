@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from tokenizers import Tokenizer
 
-from scone.embedded.train.text import sentences
+from recipes.text import sentences
 
 CLS, SEP, MASK, UNK, FIRST_WORD, VOCABULARY = 101, 102, 103, 100, 999, 30522
 

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from scone.embedded.adapters import adapter_tensors, pack
-from scone.embedded.cards import write_card
+from recipes import mlm, tasks, text
+from recipes.adapters import adapter_tensors, pack
+from recipes.cards import write_card
+from recipes.classifier import Example, calibration_error, predict, stored_whole, word_pieces
 from scone.embedded.encoders import assemble_classifier, assemble_masked_lm, fresh_masked_lm
 from scone.embedded.names import LABELS
-from scone.embedded.train import mlm, tasks, text
-from scone.embedded.train.classifier import Example, calibration_error, predict, stored_whole, word_pieces
 from scone.evaluate.judges import BagOfWords, Judge, Mean, Vader
 
 LICENCE = "Apache-2.0"

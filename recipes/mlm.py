@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from recipes import text
+from recipes.loop import Run
+from recipes.tokens import MASK, UNK, TokenStore, Windows, corrupt, hide, tokenise
 from scone.embedded.cache import cache_folder
 from scone.embedded.encoders import fresh_masked_lm, load_masked_lm
 from scone.embedded.packages import MINILM
-from scone.embedded.train import text
-from scone.embedded.train.loop import Run
-from scone.embedded.train.tokens import MASK, UNK, TokenStore, Windows, corrupt, hide, tokenise
 from scone.encoder import reading, sparing
 
 DOMAINS = {"wikipedia": 0.6, "reviews": 0.4}  # and their parts of a batch: the harder one has more

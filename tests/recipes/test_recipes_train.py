@@ -2,13 +2,14 @@ import numpy as np
 import pytest
 import torch
 
-from scone.embedded.cards import FIELDS, read_card, write_card
-from scone.embedded.train import mlm, publish
-from scone.embedded.train.__main__ import main
-from scone.embedded.train.classifier import calibration_error
-from scone.embedded.train.loop import Average, Clock, Run, sharing_copy
-from scone.embedded.train.muon import orthogonalise
-from scone.embedded.train.tokens import MASK, VOCABULARY
+from recipes import mlm, publish
+from recipes.__main__ import main
+from recipes.cards import write_card
+from recipes.classifier import calibration_error
+from recipes.loop import Average, Clock, Run, sharing_copy
+from recipes.muon import orthogonalise
+from recipes.tokens import MASK, VOCABULARY
+from scone.embedded.cards import FIELDS, read_card
 
 
 class _Toy(torch.nn.Module):
@@ -127,7 +128,7 @@ def test_learning_rate_rises_then_falls_to_zero():
 
 def test_a_pause_of_the_process_counts_as_one_minute(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("scone.embedded.train.loop.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("recipes.loop.time.monotonic", lambda: now[0])
     clock = Clock(10.0)
     for seconds in (3.0, 3.0, 3600.0, 4.0):
         now[0] += seconds
@@ -136,8 +137,8 @@ def test_a_pause_of_the_process_counts_as_one_minute(monkeypatch):
 
 
 def test_masked_logits_are_the_models_own():
+    from recipes.mlm import masked_logits
     from scone.embedded import load_masked_lm
-    from scone.embedded.train.mlm import masked_logits
 
     model, _ = load_masked_lm()
     seen = torch.randint(1000, 20000, (3, 17), generator=torch.Generator().manual_seed(2))

@@ -10,10 +10,10 @@ import math
 import re
 from collections.abc import Callable, Iterable
 
+from recipes import text
+from recipes.classifier import Example, Task
+from recipes.written import written
 from scone.embedded.names import LABELS
-from scone.embedded.train import text
-from scone.embedded.train.classifier import Example, Task
-from scone.embedded.train.written import written
 
 Groups = dict[str, list[Example]]
 

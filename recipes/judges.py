@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
+from recipes.classifier import Example, break_off
+from recipes.tasks import EXAMPLES
 from scone.embedded.names import LABELS
-from scone.embedded.train.classifier import Example, break_off
-from scone.embedded.train.tasks import EXAMPLES
 from scone.evaluate.judges import BUCKETS, BagOfWords, buckets
 
 STEPS, ROWS, RATE, DECAY = 3000, 64, 0.1, 2e-6

@@ -1,0 +1,1 @@
+"""Recipes that train the embedded masked LM, verifiers and judges: `python -m recipes`."""

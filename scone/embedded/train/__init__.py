@@ -1,1 +1,0 @@
-"""Recipes that train the embedded masked LM, verifiers and judges: `python -m scone.embedded.train`."""
