@@ -21,6 +21,7 @@ from scone.errors import InputError
 from scone.lm import CausalLM, LMState
 from scone.lookahead.parts import LM_STATES
 from scone.loop import Decision, Loop, commit, prefill
+from scone.particles import Population
 from scone.prompts import check_counts, check_seed
 from scone.seeds import text_seed
 from scone.text import Text, Writer
@@ -48,7 +49,8 @@ def generate_with(
     """The decoding loop that `generate(custom_generate=...)` runs; returns what `generate` returns.
 
     The prompts are those of `input_ids` (B, T), padded on the left; processors run before the candidates are picked.
-    Where texts have ended before others the result holds no cache.
+    Where texts have ended before others the result holds no cache. With particles the streamer gets the text that was
+    kept, at the end.
 
     >>> from functools import partial
     >>> from scone.decode import Scone
@@ -59,13 +61,12 @@ def generate_with(
     """
     check_seed(seed)
     _check_prompt(input_ids)
-    _check_mode(generation_config)
+    _check_mode(generation_config, engine.config.particles)
     parts = engine.parts if model is engine.lm else engine.parts.with_lm(CausalLM(model, engine.lm_tokenizer))
     lm = parts.lm
     mask = model_kwargs.get("attention_mask")
     mask = torch.ones_like(input_ids) if mask is None else mask
-    texts = open_texts(lm, input_ids, mask, seed)
-    place = {id(text): b for b, text in enumerate(texts)}  # rows of the batch: the loop drops texts that have ended
+    texts: Sequence[Text] = open_texts(lm, input_ids, mask, seed)
     cache = model_kwargs.get("past_key_values")
     cached = cache.get_seq_length() if cache is not None else 0
     state = lm.read(input_ids[:, cached:], mask, cache)
@@ -73,34 +74,52 @@ def generate_with(
     streamer = shown if streamer is None else streamer
     if streamer is not None and streamer is not shown:
         streamer.put(input_ids.cpu())
+    population, prompt = None, input_ids
+    if engine.config.particles > 1:
+        population = Population.of(texts, count=engine.config.particles, share=engine.config.resample)
+        each = torch.arange(len(texts)).repeat_interleave(engine.config.particles)
+        texts, state, prompt = population.particles, lm.select(state, each), input_ids[each.to(input_ids.device)]
+    place = {id(text): b for b, text in enumerate(texts)}  # rows of the batch: the loop drops texts that have ended
+    pad = next(iter(_ids(generation_config.pad_token_id)), next(iter(lm.stop_ids), 0))
 
     def process(living: Sequence[Text], logits: Tensor) -> Tensor:
         rows = [place[id(text)] for text in living]
-        return logits_processor(input_ids, _of_all(logits.to(input_ids.device), rows, len(texts)))[rows]
+        whole = _of_all(logits.to(prompt.device), rows, len(texts))
+        return logits_processor(_with_new(prompt, texts, pad), whole)[rows]
 
-    pad = next(iter(_ids(generation_config.pad_token_id)), next(iter(lm.stop_ids), 0))
     writer = Writer(lm, stop_token_ids=_ids(generation_config.eos_token_id))
-    loop = Loop(parts, engine.config, engine.lookahead, writer, generation_config.do_sample, process)
+    loop = Loop(parts, engine.config, engine.lookahead, writer, generation_config.do_sample, process, population)
     collected = _Collected(generation_config, lm.vocabulary, pad)
-    for taken in loop.run(texts, state, generation_config.max_length - input_ids.shape[1]):
+    for taken in loop.run(texts, state, generation_config.max_length - prompt.shape[1]):
         rows = [place[id(text)] for text in taken.texts]
-        tokens = torch.full((len(texts),), pad, dtype=torch.int64)
-        tokens[rows] = torch.tensor([text.new_ids[-1] for text in taken.texts])
-        collected.add(taken.decision, taken.state.logits, rows, like=input_ids)
-        input_ids = torch.cat([input_ids, tokens[:, None].to(input_ids.device)], dim=1)
-        if streamer is not None:
-            streamer.put(tokens)
-        ended = stopping_criteria(input_ids, collected.scores).tolist()
+        collected.add(taken.decision, taken.state.logits, rows, like=prompt)
+        written = _with_new(prompt, texts, pad)
+        if streamer is not None and population is None:
+            streamer.put(written[:, -1].cpu())
+        ended = stopping_criteria(written, collected.scores).tolist()
         for b, text in zip(rows, taken.texts):
             text.finish_reason = "stop" if ended[b] else None  # `generate` has the say, not the writer
         state = taken.state
+    if population is not None:
+        population.finish(parts.verifier.score([text.text for text in texts]))
+        written = written[population.keep(engine.config.keep)]
+        for column in written[:, prompt.shape[1] :].cpu().T if streamer is not None else ():
+            streamer.put(column)
     if streamer is not None:
         streamer.end()
     if not generation_config.return_dict_in_generate:
-        return input_ids
-    whole = state.cache if len(state.logits) == len(texts) else None
+        return written
+    whole = state.cache if len(state.logits) == len(texts) and population is None else None
     found: dict[str, Any] = {"scores": collected.scores, "logits": collected.logits, "past_key_values": whole}
-    return GenerateDecoderOnlyOutput(sequences=input_ids, **found)  # type: ignore[arg-type]
+    return GenerateDecoderOnlyOutput(sequences=written, **found)  # type: ignore[arg-type]
+
+
+def _with_new(prompt: Tensor, texts: Sequence[Text], pad: int) -> Tensor:
+    """The prompt (B, T) and all that has been written, padded behind texts that have ended."""
+    length = max(len(text.new_ids) for text in texts)
+    rows = [[*text.new_ids, *[pad] * (length - len(text.new_ids))] for text in texts]
+    new = torch.tensor(rows, dtype=prompt.dtype, device=prompt.device).view(len(texts), length)
+    return torch.cat([prompt, new], dim=1)
 
 
 class _Collected:
@@ -145,7 +164,7 @@ def _streamer_of_generate() -> Any:
 class SconeLogitsProcessor(LogitsProcessor):
     """Replaces the LM's scores by log p* over the candidates and -inf elsewhere; `engine.logits_processor()` makes one.
 
-    It sees nothing of the LM but logits. A lookahead that runs the LM does so on a cache of the processor's own, which
+    It sees nothing of the LM but logits, and each text by itself: `particles` play no part in it. A lookahead that runs the LM does so on a cache of the processor's own, which
     grows with the texts; whatever does not continue what it saw last is read anew, so that one object serves any number
     of `generate` calls. Samplers of `generate` come after it: leave its `temperature`, `top_k` and `top_p` alone and set
     those of SconeConfig.
@@ -276,7 +295,10 @@ def _check_prompt(input_ids: Tensor) -> None:
         raise InputError("input_ids must hold the prompt's tokens, got none (inputs_embeds alone?)")
 
 
-def _check_mode(config: Any) -> None:
+def _check_mode(config: Any, particles: int) -> None:
+    for name in ("output_scores", "output_logits"):
+        if particles > 1 and config.return_dict_in_generate and getattr(config, name):
+            raise InputError(f"{name} must be False where texts are written as particles, got particles={particles}")
     if config.num_beams != 1:
         raise InputError(f"num_beams must be 1 with custom_generate, got {config.num_beams}")
     for name in ("output_attentions", "output_hidden_states"):

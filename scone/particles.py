@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,7 +41,8 @@ class Particle(Text):
     def become(self, other: Particle) -> None:
         """Go on from where another particle is; noise stays one's own."""
         self.new_ids, self.continuation, self.finish_reason = list(other.new_ids), other.continuation, other.finish_reason
-        self.carried, self.trace, self.log_q = other.carried, list(other.trace), other.log_q
+        self.carried, self.log_q = other.carried, other.log_q
+        self.trace = [*other.trace[:-1], *(replace(step, resampled=True) for step in other.trace[-1:])]
 
 
 @dataclass

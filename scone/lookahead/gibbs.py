@@ -33,7 +33,7 @@ class Gibbs(Lookahead):
     scone.errors.ConfigError: iterations must leave a step at most 4096 updates, warm-up and kept states included, got 5005
     """
 
-    tokens: int = option(25, integer(0), "tokens of the masked LM to look ahead")
+    tokens: int = option(25, integer(1), "tokens of the masked LM to look ahead")
     start: Start = option(Rollout(), one_of(Start), "where the chains begin")
     schedule: str = option("systematic", choice("systematic", "uniform"), "blocks in turn, or at random")
     block: int = option(6, integer(1), "tokens redrawn at once")
@@ -75,7 +75,7 @@ class Gibbs(Lookahead):
     def judge(self, query: Query) -> Answer:
         parts, n = query.parts, len(query.written)
         with query.timer("look ahead"):
-            chains = self._begin(query)
+            chains, cost = self._begin(query)
             kept = self._run(parts, chains, query.step)
         estimates = []
         for sample in kept:
@@ -87,8 +87,7 @@ class Gibbs(Lookahead):
             last = chains.with_ids(kept[-1].ids).futures()
             carried = [last[i * self.chains : (i + 1) * self.chains] for i in range(n)]
         rows = n * self.chains
-        cost = Cost(
-            lm_rows=n if query.was_read is not None else 0,
+        cost += Cost(
             masked_lm_rows=rows * (self._warmup + self.iterations),
             verifier_rows=rows * len(kept) * len(parts.verifier.leaves),
         )
@@ -108,11 +107,11 @@ class Gibbs(Lookahead):
     def _length(self, parts: Parts, remaining: int) -> int:
         return min(self.tokens, max(1, round(remaining * parts.density)) if remaining > 0 else 0)
 
-    def _begin(self, query: Query) -> Chains:
+    def _begin(self, query: Query) -> tuple[Chains, Cost]:
         length = self._length(query.parts, query.remaining)
         seed = path_seeds(query, self.chains, coupled=self.coupled)
-        texts, fixed, futures = self.start.begin(query, seed, self.chains, length)
-        return begin(query.parts.masked_lm, texts, fixed, futures, seed)
+        texts, fixed, futures, cost = self.start.begin(query, seed, self.chains, length)
+        return begin(query.parts.masked_lm, texts, fixed, futures, seed), cost
 
     def _run(self, parts: Parts, chains: Chains, step: int) -> list[Sample]:
         """The states that are kept; none holds a [MASK], and each has the conditionals of its positions' last draws."""

@@ -14,6 +14,7 @@ from scone.lookahead.chains import shift
 from scone.lookahead.parts import LM_STATES
 from scone.lookahead.paths import draw_paths
 from scone.options import Options, integer, number, option
+from scone.output import Cost
 
 __all__ = ["Beginning", "Carried", "Masks", "Rollout", "Start"]
 
@@ -26,6 +27,7 @@ class Beginning(NamedTuple):
     texts: list[str]  # the fixed text of each row
     fixed: list[list[int]]  # the same as tokens
     futures: list[list[int]]
+    cost: Cost = Cost()
 
 
 class Start(Options):
@@ -74,7 +76,8 @@ class Rollout(Start):
             fixed.append(list(ids[:split]))
             future = list(ids[split : split + length])
             futures.append(future + [mlm.mask_id] * (length - len(future)) if unfinished else future)
-        return Beginning(texts, fixed, futures)
+        cost = Cost(lm_rows=len(query.written) + len(seed) * (count - 1), lm_passes=count)
+        return Beginning(texts, fixed, futures, cost)
 
 
 @dataclass(frozen=True)
