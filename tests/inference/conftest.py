@@ -17,6 +17,15 @@ def nan_filled_memory():
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread():
+    """On models this small, threads cost more than they bring."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 LIVE = scone_kernels.status().cpu.live
 CPU_BUILDS = torch.ops.scone_kernels.cpu_builds() if LIVE else ["none"]
 

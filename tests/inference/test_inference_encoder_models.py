@@ -8,7 +8,7 @@ from threading import Barrier
 import pytest
 import torch
 from small import ENCODERS, classifier
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertForSequenceClassification, DistilBertConfig, DistilBertModel
 
 import scone_kernels
@@ -23,6 +23,17 @@ LIVE = scone_kernels.status().cpu.live
 def _call(side="right"):
     flip = (lambda x: x.flip(1)) if side == "left" else (lambda x: x)
     return {"input_ids": flip(IDS), "attention_mask": flip(MASK).long()}
+
+
+class Rows(TorchDispatchMode):
+    """Counts the rows that go through linear layers; unlike torch's own counter it hooks into no module."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket is torch.ops.aten.addmm:
+            self.count += len(args[1])
+        return func(*args, **(kwargs or {}))
 
 
 def _ours(run) -> int:
@@ -53,9 +64,9 @@ def test_a_classifiers_gradient_is_that_of_transformers(family, attention):
     model, found, work = classifier(family, attention=attention), [], []
     for by in (accelerate(model), model):
         embeds = model.get_input_embeddings()(IDS).detach().requires_grad_()
-        with FlopCounterMode(display=False) as counter:
+        with Rows() as rows:
             logits = by(inputs_embeds=embeds, attention_mask=MASK.long()).logits
-        work.append(counter.get_total_flops())
+        work.append(rows.count)
         found.append((logits, *torch.autograd.grad(logits[:, 0].sum(), embeds)))
     for ours, theirs in zip(*found):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
@@ -127,6 +138,6 @@ def test_calls_that_ask_for_more_go_to_the_model():
     fast = accelerate(classifier())
     assert "labels" in fast.why_not(**_call(), labels=torch.zeros(3, dtype=torch.long))
     assert "output_hidden_states" in fast.why_not(**_call(), output_hidden_states=True)
-    assert fast(**_call(), output_hidden_states=True).hidden_states is not None
     square = MASK[:, None, None].expand(-1, 1, 9, -1)
     assert "mask" in fast.why_not(input_ids=IDS, attention_mask=square)
+    assert fast(**_call(), output_hidden_states=True).hidden_states is not None
