@@ -69,7 +69,10 @@ def _lm(count: int, compiled: bool) -> Ways:
 def _verifier(count: int, length: int, compiled: bool) -> Ways:
     """The logits of `count` texts of `length` tokens."""
     model, _ = load_classifier("sentiment")
-    fast, ids = accelerate(model), torch.randint(1000, 30000, (count, length), generator=torch.Generator().manual_seed(0))
+    fast, ids = (
+        accelerate(model),
+        torch.randint(1000, 30000, (count, length), generator=torch.Generator().manual_seed(0)),
+    )
     ways: Ways = {
         "one call": lambda: fast(input_ids=ids).logits,
         "transformers": lambda: model(input_ids=ids).logits,

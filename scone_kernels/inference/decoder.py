@@ -21,7 +21,15 @@ __all__ = ["Decoder"]
 
 _FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2"}  # their layers have the same parts
 _FEW = 12  # texts up to which no build of the kernels is slower than torch's products
-_TAKEN = {"input_ids", "inputs_embeds", "attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"}
+_TAKEN = {
+    "input_ids",
+    "inputs_embeds",
+    "attention_mask",
+    "position_ids",
+    "past_key_values",
+    "use_cache",
+    "logits_to_keep",
+}
 _PARTS = {  # of a layer, in the order of DecoderLayer
     "first_norm": ("input_layernorm", "weight"),
     "query": ("self_attn.q_proj", "weight"),
@@ -91,7 +99,10 @@ class Decoder:
                 raise Unfit("one of its products is not a linear layer")
             if any(part.bias is not None for part in silent):
                 raise Unfit("it has biases where Llama has none")
-            if not is_from(mlp.act_fn, "transformers.activations", "SiLUActivation") and type(mlp.act_fn) is not nn.SiLU:
+            if (
+                not is_from(mlp.act_fn, "transformers.activations", "SiLUActivation")
+                and type(mlp.act_fn) is not nn.SiLU
+            ):
                 raise Unfit("its activation is not SiLU")
 
     def _check_weights(self, values: Values) -> None:

@@ -78,7 +78,9 @@ class Encoder:
         """The weights as the kernel takes them, or None where it does something else than these layers."""
         parts = [layer.get_submodule(path) for layer in self.layers for path in _PARTS]
         acts = [layer.intermediate.intermediate_act_fn for layer in self.layers]
-        scaling = [layer.attention.self.scaling * layer.attention.self.attention_head_size**0.5 for layer in self.layers]
+        scaling = [
+            layer.attention.self.scaling * layer.attention.self.attention_head_size**0.5 for layer in self.layers
+        ]
         known = (
             all(type(part) in (nn.Linear, nn.LayerNorm) for part in parts)
             and all(is_from(act, "transformers.activations", "GELUActivation") for act in acts)

@@ -11,7 +11,14 @@ from .structure import EVERYWHERE, HOOKS, is_from
 __all__ = ["is_plain"]
 
 _CLASSES = {  # whose logits are `lm_head(base_model(...).last_hidden_state)`
-    **{"llama": "Llama", "mistral": "Mistral", "mixtral": "Mixtral", "qwen2": "Qwen2", "qwen3": "Qwen3", "phi3": "Phi3"},
+    **{
+        "llama": "Llama",
+        "mistral": "Mistral",
+        "mixtral": "Mixtral",
+        "qwen2": "Qwen2",
+        "qwen3": "Qwen3",
+        "phi3": "Phi3",
+    },
     **{"gemma": "Gemma", "olmo2": "Olmo2", "smollm3": "SmolLM3", "stablelm": "StableLm", "starcoder2": "Starcoder2"},
     **{"gpt_neox": "GPTNeoX"},
 }

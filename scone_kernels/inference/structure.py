@@ -52,12 +52,16 @@ class Structure:
     def __init__(self, model: nn.Module) -> None:
         self.modules = list(model.modules())
         own = [vars(module) for module in self.modules]
-        configs = {id(state["config"]): vars(state["config"]) for state in own if hasattr(state.get("config"), "__dict__")}
+        configs = {
+            id(state["config"]): vars(state["config"]) for state in own if hasattr(state.get("config"), "__dict__")
+        }
         # What a linear layer computes depends on its class, its hooks and its parameters; of others it may be any attribute.
         self._plain = [state for module, state in zip(self.modules, own) if type(module) is nn.Linear]
         self._states = [state for module, state in zip(self.modules, own) if type(module) is not nn.Linear]
         self._states += configs.values()
-        self._children = [state["_modules"].values() for state in own if state["_modules"]]  # these show what is there now
+        self._children = [
+            state["_modules"].values() for state in own if state["_modules"]
+        ]  # these show what is there now
         self._hooks = [*EVERYWHERE, *(state[name] for state in own for name in HOOKS)]
         self._forwards = [(kind, kind.forward) for kind in set(map(type, self.modules))]
         self._found = self._look(), list(map(dict, self._states))
@@ -109,4 +113,3 @@ def _acts_in_training(module: Any) -> bool:
     """Whether it does something else in training, or lets others do so."""
     dropout = module.p if isinstance(module, nn.Dropout) else getattr(module, "attention_dropout", 0.0)
     return bool(dropout) or bool(getattr(module, "gradient_checkpointing", False))
-

@@ -33,7 +33,11 @@ def _two_steps(model, mask):
     for by in (model, fast):
         cache, logits = cache_of(model, 3, mask), []
         for end in (4, 5):
-            extra = {} if mask is None else {"attention_mask": mask[:, :end], "position_ids": positions(mask)[:, end - 1 : end]}
+            extra = (
+                {}
+                if mask is None
+                else {"attention_mask": mask[:, :end], "position_ids": positions(mask)[:, end - 1 : end]}
+            )
             call = one_token(cache, ids=IDS[:, end - 1 : end]) | extra
             assert fast.why_not(**call) is None
             out = by(**call)
@@ -83,7 +87,11 @@ def test_embeddings_may_take_the_place_of_ids():
 @pytest.mark.parametrize("prompt", (False, True))
 @pytest.mark.parametrize("family", (*LMS, "gpt2"))
 def test_hidden_states_make_the_logits(family, prompt):
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=8, n_layer=1, n_head=2)).eval() if family == "gpt2" else lm(family)
+    model = (
+        GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=8, n_layer=1, n_head=2)).eval()
+        if family == "gpt2"
+        else lm(family)
+    )
     fast = accelerate(model)
     assert fast.gives_hidden
     call = {"input_ids": IDS, "use_cache": True} if prompt else one_token(cache_of(model))

@@ -86,7 +86,7 @@ def test_states_are_read_anywhere(family, attention, side):
         whole = encoder(**call)[0]
         assert torch.equal(fast(**call)[0], whole)  # nothing is picked: the model's own answer
         for pick in (lambda states: states[row, col], lambda states: states[real]):
-            assert _ours(lambda: fast.read(pick, **call)) == LIVE
+            assert _ours(lambda pick=pick: fast.read(pick, **call)) == LIVE
             torch.testing.assert_close(fast.read(pick, **call), pick(whole), atol=1e-5, rtol=1e-5)
         everything = fast.read(lambda states: states, **call)  # padding is asked for
         torch.testing.assert_close(everything[real], whole[real], atol=1e-5, rtol=1e-5)
