@@ -123,7 +123,8 @@ class Decoder:
         unknown = [name for name, value in call.items() if name not in _TAKEN and value is not None]
         if unknown:
             return f"it is called with {', '.join(sorted(unknown))}"
-        ids, embeds, cache = call.get("input_ids"), call.get("inputs_embeds"), call.get("past_key_values")
+        ids, embeds = call.get("input_ids"), call.get("inputs_embeds")
+        cache: Any = call.get("past_key_values")
         x = embeds if ids is None else ids
         if (ids is None) == (embeds is None) or type(x) is not Tensor or x.device.type != "cpu" or x.shape[1:2] != (1,):
             return "it is not called with one token for each text, on the CPU"

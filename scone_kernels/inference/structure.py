@@ -59,11 +59,11 @@ class Structure:
         self._plain = [state for module, state in zip(self.modules, own) if type(module) is nn.Linear]
         self._states = [state for module, state in zip(self.modules, own) if type(module) is not nn.Linear]
         self._states += configs.values()
-        self._children = [
-            state["_modules"].values() for state in own if state["_modules"]
-        ]  # these show what is there now
+        # These show what is there now, also later.
+        self._children = [state["_modules"].values() for state in own if state["_modules"]]
         self._hooks = [*EVERYWHERE, *(state[name] for state in own for name in HOOKS)]
-        self._forwards = [(kind, kind.forward) for kind in set(map(type, self.modules))]
+        kinds: set[Any] = set(map(type, self.modules))
+        self._forwards = [(kind, kind.forward) for kind in kinds]
         self._found = self._look(), list(map(dict, self._states))
 
     def _look(self) -> tuple[list[type], list[int], list[Any]]:
@@ -103,9 +103,9 @@ class Structure:
                 raise Unfit("its config asks for more than the result, or for a tuple")
 
 
-def _is_original(kind: type) -> bool:
+def _is_original(kind: Any) -> bool:
     """Whether the class has the forward that it was published with: a wrapper of somebody else's lives in another module."""
-    source = getattr(kind.forward, "__globals__", {}).get("__name__", "")  # type: ignore[attr-defined]
+    source = getattr(kind.forward, "__globals__", {}).get("__name__", "")
     return source.partition(".")[0] in ("torch", "transformers")
 
 
