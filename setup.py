@@ -48,7 +48,7 @@ def extension():
     kind = CUDAExtension if cuda else CppExtension
     module = kind(
         "scone_kernels._C",
-        sources("csrc/*.cpp") + sources("csrc/cpu/*.cpp") + (sources("csrc/cuda/*.cu") if cuda else []),
+        sources("csrc/*.cpp") + sources("csrc/cpu/**/*.cpp") + (sources("csrc/cuda/*.cu") if cuda else []),
         include_dirs=[str(Path(__file__).parent.resolve() / "csrc" / "include")],
         extra_compile_args={"cxx": flags, "nvcc": ["-O3", "-std=c++20"]},
     )

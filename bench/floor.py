@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from scone_kernels import DecoderLayer, EncoderLayer
-from scone_kernels.ops.linear_half import from_panels
+from scone_kernels.inference.ops.decoder_step import DecoderLayer
+from scone_kernels.inference.ops.encoder import EncoderLayer
+from scone_kernels.inference.ops.linear_half import from_panels
 
 __all__ = ["Products", "gflop", "memory_gigabytes"]
 
@@ -99,8 +100,6 @@ def _medians(calls: Sequence[Callable[[], Any]]) -> list[float]:
 
 def _by_the_library(call: Callable[[], Any]) -> Callable[[], Any]:
     """The same product by torch's own linear layer, where ours is one."""
-    if isinstance(call, partial) and call.func is torch.ops.scone_kernels.linear.default:
-        return partial(torch.ops.aten.linear.default, *call.args)
     if isinstance(call, partial) and call.func is torch.ops.scone_kernels.linear_half.default:
         x, panels, bias, width = call.args
         return partial(torch.ops.aten.linear.default, x, from_panels(panels, width), bias)
@@ -134,7 +133,7 @@ class _Watch(TorchDispatchMode):
                     width = weight.shape[0] * weight.shape[2]
                     self._note(torch.ops.scone_kernels.linear_half.default, 1, x, weight, None, width)
                 else:
-                    self._note(torch.ops.scone_kernels.linear.default, 1, x, weight, None)
+                    self._note(torch.ops.aten.linear.default, 1, x, weight, None)
         elif place is not None:
             self._note(func, place, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
@@ -192,7 +191,6 @@ def _attention(query: Shape, key: Shape, value: Shape, *_: Any, out_shape: Any =
 
 
 _OURS = {
-    torch.ops.scone_kernels.linear: _linear,
     torch.ops.scone_kernels.linear_half: _linear,
     **{op: _pass(products) for op, products in _PASSES.items()},
     torch.ops.scone_kernels.gibbs_sample: _linear,
@@ -204,7 +202,6 @@ _WEIGHT = {  # the products that are timed → which argument is the weight
     torch.ops.aten.mm: 1,
     torch.ops.aten.addmm: 2,
     torch.ops.aten.linear: 1,
-    torch.ops.scone_kernels.linear: 1,
     torch.ops.scone_kernels.linear_half: 1,
     torch.ops.scone_kernels.gibbs_sample: 1,
     torch.ops.scone_kernels.expected_embedding: 1,

@@ -3,7 +3,8 @@
     python -m bench passes
     python -m bench passes --compile       with torch.compile of transformers' models too: five minutes on two cores
 
-The models are the embedded ones, in float32; `one call, 16 bits` keeps the LM's weights in 16. The ways take turns.
+The models are the embedded ones, in float32. `one call` is what `accelerate` makes of them: beside the LM it keeps copies of its
+weights in the 16 bits in which they were published. The ways take turns.
 """
 
 from __future__ import annotations
@@ -19,10 +20,8 @@ import torch
 from bench.machine import describe
 from bench.tables import markdown
 from scone.embedded import load_classifier, load_lm
-from scone.encoder import reading, sparing
 from scone.lm import CausalLM
-from scone.loading import load_causal_lm
-from scone_kernels import for_few_rows
+from scone_kernels.inference import accelerate
 
 PROMPT = "I went to the restaurant and"
 LM_TEXTS = (1, 7, 20, 56)
@@ -48,7 +47,7 @@ def main(argv: list[str]) -> int:
 
 def _lm(count: int, compiled: bool) -> Ways:
     """The next logits of `count` texts; every call begins with the same cache, which a fork leaves as it is."""
-    lm, kept = CausalLM(*load_lm()), CausalLM(*load_causal_lm("embedded"))
+    lm = CausalLM(*load_lm())
     start, token = lm.prefill([lm.encode(PROMPT)] * count), torch.full((count,), 300)
 
     def by(model: Any) -> Callable[[], Any]:
@@ -62,8 +61,6 @@ def _lm(count: int, compiled: bool) -> Ways:
 
     ways: Ways = {
         "one call": lambda: lm.step(lm.select(start, torch.arange(count)), token).logits,
-        "one call, 16 bits": lambda: kept.step(kept.select(start, torch.arange(count)), token).logits,
-        "for_few_rows": by(for_few_rows(lm.model)),
         "transformers": by(lm.model),
     }
     return ways | ({"torch.compile": by(torch.compile(lm.model))} if compiled else {})
@@ -72,13 +69,14 @@ def _lm(count: int, compiled: bool) -> Ways:
 def _verifier(count: int, length: int, compiled: bool) -> Ways:
     """The logits of `count` texts of `length` tokens."""
     model, _ = load_classifier("sentiment")
-    twin, ids = sparing(model), torch.randint(1000, 30000, (count, length), generator=torch.Generator().manual_seed(0))
-
-    def one_call() -> Any:
-        with reading(lambda hidden: hidden[:, :1]):
-            return twin(input_ids=ids).logits
-
-    ways: Ways = {"one call": one_call, "transformers": lambda: model(input_ids=ids).logits}
+    fast, ids = (
+        accelerate(model),
+        torch.randint(1000, 30000, (count, length), generator=torch.Generator().manual_seed(0)),
+    )
+    ways: Ways = {
+        "one call": lambda: fast(input_ids=ids).logits,
+        "transformers": lambda: model(input_ids=ids).logits,
+    }
     if compiled:
         faster = torch.compile(model)
         ways["torch.compile"] = lambda: faster(input_ids=ids).logits

@@ -18,7 +18,6 @@ from bench.tables import markdown
 from scone.decode import Scone, SconeConfig, Verifier
 from scone.lm import CausalLM, LMState
 from scone.lookahead import AtSample, Carried, Expectation, Gibbs, Mix, Nothing
-from scone_kernels.ops.linear_half import HalfLinear
 
 PROMPT = "I went to the restaurant and"
 STEPS = 12
@@ -102,7 +101,7 @@ def _floor(engine: Scone) -> str:
         rows.append(
             [model, str(count), f"{1000 * median:.0f}", spread, f"{1000 * median / count:.1f}", f"{gflops:.0f}"]
         )
-    size = sum(layer.bits.nbytes for layer in engine.lm.modules() if isinstance(layer, HalfLinear))
+    size = 2 * _weights(engine.lm)  # bytes in 16 bits
     bandwidth = memory_gigabytes(size)
     return markdown(["", "texts", "ms", "spread", "ms a text", "GFLOP/s"], rows) + (
         f"\nReading as many bytes as the LM's products do ({size / 1e6:.0f} MB, in 16 bits) by `sum` takes "

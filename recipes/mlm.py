@@ -20,7 +20,7 @@ from recipes.tokens import MASK, UNK, TokenStore, Windows, corrupt, hide, tokeni
 from scone.embedded.cache import cache_folder
 from scone.embedded.encoders import fresh_masked_lm, load_masked_lm
 from scone.embedded.packages import MINILM
-from scone.encoder import reading, sparing
+from scone_kernels.inference import accelerate
 
 DOMAINS = {"wikipedia": 0.6, "reviews": 0.4}  # and their parts of a batch: the harder one has more
 TOKENS_PER_STEP = 8192  # a step of Muon costs as much as some 800 tokens, however many it is for
@@ -57,8 +57,7 @@ def _documents(domain: str) -> list[tuple[str, list[str]]]:
 
 def masked_logits(model: Any, seen: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     """(M, V): the logits at the chosen positions only; in the last layer the others are read and no more."""
-    with reading(lambda hidden: hidden[chosen]):
-        return model.cls(sparing(model.bert)(input_ids=seen)[0]).float()
+    return model.cls(accelerate(model.bert).read(lambda hidden: hidden[chosen], input_ids=seen)).float()
 
 
 def draw(windows: dict[str, Windows], random: np.random.Generator) -> np.ndarray:

@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 
-from scone.decoder_step import DecoderStep
 from scone.errors import DeviceError, InputError
-from scone_kernels import keep_halves
 
 __all__ = ["EMBEDDED", "check_placement", "load_causal_lm", "load_classifier", "load_masked_lm"]
 
@@ -20,8 +18,6 @@ _CLASSIFIERS = ("sentiment", "toxicity", "topic")
 def load_causal_lm(name: str, **options: Any) -> tuple[Any, Any]:
     """A causal LM and its tokenizer, ready for use; options: device, dtype, device_map, trust_remote_code.
 
-    In float32 on a CPU, weights that were published in 16 bits are kept in 16 bits where `DecoderStep` knows the kind.
-
     >>> load_causal_lm("embedded")[0].config.model_type
     'llama'
     """
@@ -29,14 +25,10 @@ def load_causal_lm(name: str, **options: Any) -> tuple[Any, Any]:
     if name == EMBEDDED:
         from scone.embedded import load_lm
 
-        model, tokenizer = _placed(load_lm(), **options)
-    else:
-        from transformers import AutoModelForCausalLM
+        return _placed(load_lm(), **options)
+    from transformers import AutoModelForCausalLM
 
-        model, tokenizer = _from_hub(AutoModelForCausalLM, "lm", name, **options)
-    if DecoderStep.of(model) is not None:
-        keep_halves(model)
-    return model, tokenizer
+    return _from_hub(AutoModelForCausalLM, "lm", name, **options)
 
 
 def load_masked_lm(name: str, **options: Any) -> tuple[Any, Any]:

@@ -54,7 +54,7 @@ def variants() -> list:
 
     found = []
     for module in MODULES:
-        found += importlib.import_module(f"scone_kernels.ops.{module}.kernel").variants()
+        found += importlib.import_module(f".ops.{module}.kernel", __package__).variants()
     return found
 
 

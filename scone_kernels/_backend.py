@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from scone_kernels import _extension
+from . import _extension
 
 Backend = Literal["reference", "cpu", "triton"]
 BACKENDS: tuple[Backend, ...] = ("reference", "cpu", "triton")

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from scone_kernels import _backend, _extension
+from . import _backend, _extension
 
 _library = torch.library.Library("scone_kernels", "FRAGMENT")
 

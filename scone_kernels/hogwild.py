@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scone_kernels import _checks, _extension
+from . import _checks, _extension
 
 __all__ = ["HogwildState", "Snapshot"]
 
@@ -154,7 +154,7 @@ def _why_missing(device: torch.device) -> str | None:
 def _functions(backend: str, mutex: threading.Lock) -> tuple[Callable[..., Snapshot], Callable[..., Tensor]]:
     if backend == "reference":
         return _reference(mutex)
-    from scone_kernels import _C  # type: ignore[attr-defined]
+    from . import _C  # type: ignore[attr-defined]
 
     return _C.hogwild_read, _C.hogwild_write
 

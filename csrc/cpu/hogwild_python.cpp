@@ -8,6 +8,10 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+namespace scone {
+void bind_watch(PyObject* module);  // in inference/watch.cpp
+}
+
 namespace {
 
 using at::Tensor;
@@ -99,4 +103,8 @@ PyModuleDef module{PyModuleDef_HEAD_INIT, "_C", "Python entry points of the comp
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__C() { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__C() {
+  PyObject* const made = PyModule_Create(&module);
+  if (made) scone::bind_watch(made);
+  return made;
+}

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <new>
 #include <optional>
 #include <vector>
 
@@ -24,17 +23,6 @@ namespace scone {
 // panel's tile (48 KB, with AVX-512 96 KB) in the second. Tuned on EPYC Milan against 128, 256 and 1024. A multiple of
 // 4 for the noise.
 constexpr int64_t kTile = 512;
-
-// Floats that begin a line of the cache, so that no vector of them lies across two: such a load takes twice as long.
-template <class T>
-struct LineAllocator {
-  using value_type = T;
-  T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), kLine)); }
-  void deallocate(T* at, size_t) { ::operator delete(at, kLine); }
-  bool operator==(const LineAllocator&) const { return true; }
-  static constexpr std::align_val_t kLine{64};
-};
-using Floats = std::vector<float, LineAllocator<float>>;
 
 // `tensor` as float32 with unit stride along its last dimension; a copy only where it is not that already.
 inline bool is_float_rows(const at::Tensor& tensor) {

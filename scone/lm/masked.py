@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import scone_kernels as kernels
-from scone.encoder import reading, sparing
 from scone.errors import ModelError
 from scone.lm.model import check_finite
 from scone.lm.tokens import drawable, position_limit, special_frame
+from scone_kernels.inference import accelerate
 
 __all__ = ["Head", "MaskedLM", "split_head"]
 
@@ -43,7 +43,7 @@ class Head:
     True
     """
 
-    encoder: Callable[..., Any]
+    encoder: Any
     transform: Callable[[Tensor], Tensor]
     weight: Tensor | None  # (V, H)
     bias: Tensor | None  # (V,)
@@ -70,7 +70,7 @@ def split_head(model: Any) -> Head:
             hidden = module(hidden)
         return hidden
 
-    return Head(sparing(_follow(model, encoder)), transform, output.weight.detach(), _detached(output.bias))
+    return Head(accelerate(_follow(model, encoder)), transform, output.weight.detach(), _detached(output.bias))
 
 
 class MaskedLM:
@@ -127,9 +127,12 @@ class MaskedLM:
     @torch.no_grad()
     def hidden(self, ids: Tensor, mask: Tensor, row: Tensor, col: Tensor) -> Tensor:
         """Head inputs at the positions (row, col) of ids (R, T): (N, H), or (N, V) logits for an unknown family."""
-        with reading(lambda states: states[row, col]):
-            states = self.head.encoder(input_ids=ids, attention_mask=mask.long())[0]
-        picked = self.head.transform(states if states.ndim == 2 else states[row, col])  # not every encoder heeds it
+        batch: dict[str, Any] = {"input_ids": ids, "attention_mask": mask.long()}
+        if self.head.weight is None:
+            states = self.head.encoder(**batch)[0][row, col]
+        else:
+            states = self.head.encoder.read(lambda states: states[row, col], **batch)
+        picked = self.head.transform(states)
         check_finite(picked, f"the masked LM {self.name}")
         return picked
 

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scone.decoder_step import DecoderStep
 from scone.errors import InputError, ModelError, NumericalError
 from scone.lm.sampling import likeliest
-from scone_kernels import for_few_rows
+from scone_kernels.inference import accelerate
 
 __all__ = ["CausalLM", "LMState", "check_finite"]
 
@@ -51,8 +50,7 @@ class CausalLM:
         if not hasattr(model, "forward") or getattr(model, "get_output_embeddings", lambda: None)() is None:
             raise ModelError(f"lm must be a causal LM of transformers with an output head, got {type(model).__name__}")
         self.model = model.eval()
-        self._twin = for_few_rows(model) if isinstance(model, torch.nn.Module) else model
-        self._step = DecoderStep.of(model)
+        self._fast = accelerate(model)
         self.tokenizer = tokenizer
         self.name = type(model).__name__
         accepts = inspect.signature(model.forward).parameters
@@ -173,17 +171,13 @@ class CausalLM:
         """
         ids, mask = ids.to(self.device), mask.to(self.device)
         padded = not bool(mask.all())
-        if self._step is not None and self._step.takes(ids, cache):
-            logits = self._step(ids, mask if padded else None, cache)
-            check_finite(logits, f"the causal LM {self.name}", allow_infinite=True)
-            return LMState(cache, mask, logits)
         kwargs: dict[str, Any] = dict(self._extra)
         kwargs["inputs_embeds" if ids.is_floating_point() else "input_ids"] = ids
         if padded:
             kwargs["attention_mask"] = mask
         if padded and self._accepts_positions:
             kwargs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        out = self._twin(past_key_values=cache, use_cache=True, **kwargs)
+        out = self._fast(past_key_values=cache, use_cache=True, **kwargs)
         logits = out.logits[:, -1].float()
         check_finite(logits, f"the causal LM {self.name}", allow_infinite=True)
         if getattr(out, "past_key_values", None) is None:

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scone.encoder import reading, sparing
 from scone.errors import ConfigError, InputError, LabelError, ModelError
 from scone.lm import check_finite, position_limit, special_frame
 from scone.verifier.algebra import Leaf
+from scone_kernels.inference import accelerate
 
 __all__ = ["EmbeddingVerifier", "Linearised", "Verifier"]
 
@@ -177,7 +177,7 @@ class Verifier(EmbeddingVerifier):
         if self.pads_left and model.config.pad_token_id is None:
             raise ModelError(f"verifier {self.name} must have config.pad_token_id to judge batches, got None")
         self._accepts_positions = "position_ids" in inspect.signature(model.forward).parameters
-        self._sparing = sparing(model)
+        self._fast = accelerate(model)
 
     @classmethod
     def from_pretrained(
@@ -241,8 +241,7 @@ class Verifier(EmbeddingVerifier):
         extra = {}
         if self.pads_left and self._accepts_positions:
             extra["position_ids"] = (mask.long().cumsum(1) - 1).clamp(min=0)
-        with reading(lambda hidden: hidden[:, :1]):  # all that a classifier with a `sparing` twin reads is [CLS]
-            out = self._sparing(inputs_embeds=embeds, attention_mask=mask.long(), **extra)
+        out = self._fast(inputs_embeds=embeds, attention_mask=mask.long(), **extra)
         logits = out.logits.float()  # (R, labels)
         chosen = logits[:, self.target]
         if logits.shape[1] == 1 or self.model.config.problem_type == "multi_label_classification":

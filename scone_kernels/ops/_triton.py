@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scone_kernels import _backend, _noise
+from .. import _backend, _noise
 
 ROUND_A = tl.constexpr(_noise.ROUND_A)
 ROUND_B = tl.constexpr(_noise.ROUND_B)

@@ -19,26 +19,18 @@ ROOT = Path(__file__).parents[2]
 def test_public_names():
     assert set(scone_kernels.__all__) == {
         "BackendStatus",
-        "DecoderLayer",
-        "EncoderLayer",
         "GibbsSample",
         "HogwildState",
         "Snapshot",
         "Status",
-        "decoder_step",
-        "encoder",
         "expected_dot",
         "expected_dot_from_logits",
         "expected_embedding",
         "expected_embedding_from_logits",
         "gibbs_sample",
         "gibbs_sample_from_logits",
+        "inference",
         "status",
-        "for_few_rows",
-        "keep_halves",
-        "linear",
-        "linear_half",
-        "to_panels",
         "taylor_estimate",
     }
     assert all(hasattr(scone_kernels, name) for name in scone_kernels.__all__)

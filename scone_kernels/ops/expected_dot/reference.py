@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scone_kernels import _checks, _head
+from ... import _checks, _head
 
 
 def from_logits(

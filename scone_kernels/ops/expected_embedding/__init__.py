@@ -5,19 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scone_kernels import _checks, _head
-from scone_kernels._registry import Op
-from scone_kernels.ops.expected_embedding import reference
+from ... import _checks, _head
+from ..._registry import Op
+from . import reference
 
 
 def _launch_fused():
-    from scone_kernels.ops.expected_embedding.kernel import launch_fused
+    from .kernel import launch_fused
 
     return launch_fused
 
 
 def _launch_from_logits():
-    from scone_kernels.ops.expected_embedding.kernel import launch_from_logits
+    from .kernel import launch_from_logits
 
     return launch_from_logits
 

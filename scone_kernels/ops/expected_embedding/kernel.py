@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scone_kernels.ops import _triton as common
+from .. import _triton as common
 
 # Chosen so that nothing spills with Triton 3.5.1 to 3.9.0 (`python -m bench resources`); not timed on a GPU.
 CONFIGS = {

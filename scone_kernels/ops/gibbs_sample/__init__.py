@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scone_kernels import _checks, _head
-from scone_kernels._registry import Op
-from scone_kernels.ops.gibbs_sample import reference
+from ... import _checks, _head
+from ..._registry import Op
+from . import reference
 
 
 class GibbsSample(NamedTuple):
@@ -20,13 +20,13 @@ class GibbsSample(NamedTuple):
 
 
 def _launch_fused():
-    from scone_kernels.ops.gibbs_sample.kernel import launch_fused
+    from .kernel import launch_fused
 
     return launch_fused
 
 
 def _launch_from_logits():
-    from scone_kernels.ops.gibbs_sample.kernel import launch_from_logits
+    from .kernel import launch_from_logits
 
     return launch_from_logits
 

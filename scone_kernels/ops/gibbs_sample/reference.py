@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from scone_kernels import _head, _noise
+from ... import _head, _noise
 
 
 def from_logits(

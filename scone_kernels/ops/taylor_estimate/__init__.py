@@ -7,15 +7,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from scone_kernels import _checks
-from scone_kernels._registry import Op
-from scone_kernels.ops.taylor_estimate import reference
+from ... import _checks
+from ..._registry import Op
+from . import reference
 
 FORMS = ("position", "mean")
 
 
 def _launch():
-    from scone_kernels.ops.taylor_estimate.kernel import launch
+    from .kernel import launch
 
     return launch
 

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scone_kernels.ops import _triton as common
+from .. import _triton as common
 
 CONFIG = common.Config({"BLOCK_D": 256}, 4, 1)
 

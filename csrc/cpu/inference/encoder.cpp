@@ -5,6 +5,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
+#include <ATen/ops/linear.h>
 #include <torch/library.h>
 
 #include <cmath>
@@ -101,6 +102,10 @@ at::Tensor in_panels(const at::Tensor& x, const std::vector<int64_t>& start, con
   look_ahead(order, team.size);
 
   const Rows all(x.size(0), width, inner), last(rows.size(0), width, inner);
+  // The last layer's rows come one by one. No result depends on the lanes behind them, but what lies there by chance may be
+  // subnormal, and arithmetic with such numbers is slow.
+  const Panel& end = last.panels.back();
+  for (int64_t k = 0; k < width; ++k) std::fill_n(last.state.at(end, k) + end.rows, end.width() - end.rows, 0.0f);
   const at::Tensor key = at::empty({x.size(0), width}, at::kFloat), value = at::empty_like(key);
   at::Tensor out = at::empty({rows.size(0), width}, at::kFloat);
   team.run([&] {
@@ -185,9 +190,9 @@ at::Tensor encoder(const at::Tensor& x, const at::Tensor& starts, const at::Tens
   TORCH_CHECK_VALUE(asked.front() == 0 && asked.back() == rows.size(0), "rows must lie in [0, ", x.size(0), ")");
   if (rows.size(0) == 0 || weights.empty()) return x.index_select(0, rows);
   at::Tensor state = x.contiguous();
-  if (!leave_to_library(x.size(0), INT64_MAX)) return in_panels(state, start, asked, rows, weights, heads, float(eps));
+  if (!leave_to_library()) return in_panels(state, start, asked, rows, weights, heads, float(eps));
   for (size_t layer = 0; layer < weights.size(); layer += kParts) {
-    const auto apply = [&](const at::Tensor& to, size_t i) { return linear(to, weights[layer + i], weights[layer + i + 1]); };
+    const auto apply = [&](const at::Tensor& to, size_t i) { return at::linear(to, weights[layer + i], weights[layer + i + 1]); };
     const auto norm = [&](const at::Tensor& sum, size_t i) {
       return at::layer_norm(sum, {sum.size(1)}, weights[layer + i], weights[layer + i + 1], eps);
     };

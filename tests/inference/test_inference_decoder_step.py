@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scone_kernels import DecoderLayer, decoder_step, to_panels
+from scone_kernels.inference.ops.decoder_step import DecoderLayer, decoder_step, reference
+from scone_kernels.inference.ops.linear_half import to_panels
 
 # rows, layers, heads, groups, depth, width, inner, length of the cache
 SIZES = (
@@ -53,8 +54,6 @@ def _double(value):
 
 
 def _exact(seen=None, eps=1e-5, **given):
-    from scone_kernels.ops.decoder_step import reference
-
     wide = {name: _double(value) for name, value in given.items()}
     weights = [weight for layer in wide["layers"] for weight in layer]
     order = [wide[name] for name in ("keys", "values", "cos", "sin")]

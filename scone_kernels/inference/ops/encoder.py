@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from scone_kernels import _checks
-from scone_kernels._registry import Op
+from ... import _checks
+from ..._registry import Op
 
 
 class EncoderLayer(NamedTuple):
@@ -97,7 +97,18 @@ def encoder(
     device = x.device if isinstance(x, Tensor) else torch.device("cpu")
     _checks.single("x", x, (None, None), device)
     _checks.indices("starts", starts, (None,), device)
-    width = x.shape[1]
+    check_layers(layers, x.shape[1], heads, device)
+    if rows is None:
+        rows = torch.arange(len(x), device=device)
+    _checks.indices("rows", rows, (None,), device)
+    if starts.numel() < 1 or (device.type == "cpu" and int(starts[-1]) != len(x)):
+        raise ValueError(f"starts must end with {len(x)}, the rows of x, got {starts.tolist()[-1:]}")
+    weights = [weight for layer in layers for weight in layer]
+    return _op(backend, x, starts.contiguous(), rows.contiguous(), weights, heads, eps)
+
+
+def check_layers(layers: Sequence[EncoderLayer], width: int, heads: int, device: torch.device) -> None:
+    """Raise where a weight has not the shape that a width of x asks for, or so many heads do not go into it."""
     if not layers:
         raise ValueError("layers must hold at least one layer, got none")
     if not isinstance(heads, int) or heads < 1 or width % heads:
@@ -108,10 +119,3 @@ def encoder(
             out = inner if name.startswith("up") else width
             shape = (out,) if name.endswith(("bias", "gain")) else (out, inner if name == "down" else width)
             _checks.single(f"layers[{i}].{name}", weight, shape, device)
-    if rows is None:
-        rows = torch.arange(len(x), device=device)
-    _checks.indices("rows", rows, (None,), device)
-    if starts.numel() < 1 or (device.type == "cpu" and int(starts[-1]) != len(x)):
-        raise ValueError(f"starts must end with {len(x)}, the rows of x, got {starts.tolist()[-1:]}")
-    weights = [weight for layer in layers for weight in layer]
-    return _op(backend, x, starts.contiguous(), rows.contiguous(), weights, heads, eps)

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from scone_kernels import _checks
-from scone_kernels._registry import Op
-from scone_kernels.ops.linear_half import from_panels
+from ... import _checks
+from ..._registry import Op
+from .linear_half import from_panels
 
 
 class DecoderLayer(NamedTuple):
@@ -159,11 +159,16 @@ def decoder_step(
         _checks.single(name, tensor, (rows, depth), device)
     if seen is not None and (seen.dtype != torch.bool or seen.shape != (rows, length)):
         raise ValueError(f"seen must be bool of shape {(rows, length)}, got {seen.dtype} of {tuple(seen.shape)}")
-    for i, layer in enumerate(layers):
-        _check_layer(f"layers[{i}]", layer, width, heads * depth, groups * depth, device)
+    check_layers(layers, width, heads * depth, groups * depth, device)
     weights = [weight if weight is None else weight.contiguous() for layer in layers for weight in layer]
     seen = None if seen is None else seen.contiguous()
     return _op(backend, x, weights, list(keys), list(values), cos.contiguous(), sin.contiguous(), seen, heads, eps)
+
+
+def check_layers(layers: Sequence[DecoderLayer], width: int, asked: int, kept: int, device: torch.device) -> None:
+    """Raise where a weight has not the shape that a width of x and so many columns of queries and of keys ask for."""
+    for i, layer in enumerate(layers):
+        _check_layer(f"layers[{i}]", layer, width, asked, kept, device)
 
 
 def _check_layer(name: str, layer: DecoderLayer, width: int, asked: int, kept: int, device: torch.device) -> None:

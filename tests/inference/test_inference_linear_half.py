@@ -1,4 +1,4 @@
-"""`linear_half` is `linear` on a weight in 16 bits, to the last bit of that weight, and `keep_halves` gives it to a model."""
+"""`linear_half` is a linear layer on a weight in 16 bits, to the last bit of that weight."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from scone_kernels import keep_halves, linear_half, to_panels
-from scone_kernels.ops.linear_half import HalfLinear, from_panels
+from scone_kernels.inference.ops.linear_half import from_panels, linear_half, to_panels
 
 HALVES = (torch.float16, torch.bfloat16)
 ROWS = (0, 1, 3, 4, 5, 8, 9, 12, 13, 20, 24, 25, 61)  # both sides of every block and of where panels are widened first
@@ -110,61 +109,3 @@ def test_bad_arguments_are_named():
 def test_is_a_good_citizen_of_torch():
     x, weight, bias = _inputs(4, 6, 5)
     torch.library.opcheck(torch.ops.scone_kernels.linear_half.default, (x, to_panels(weight), bias, 5))
-
-
-class Tied(nn.Module):
-    """A table, a layer of each kind, and a head that shares the table."""
-
-    def __init__(self):
-        super().__init__()
-        self.table, self.body, self.head = nn.Embedding(60, 16), nn.Linear(16, 16), nn.Linear(16, 60, bias=False)
-        self.odd = nn.Linear(16, 16)
-        self.head.weight = self.table.weight
-
-    def forward(self, ids):
-        return self.head(self.odd(self.body(self.table(ids)).relu()))
-
-
-@pytest.fixture
-def tied(cpu_builds):
-    if cpu_builds[0] == "baseline":
-        pytest.skip("needs a CPU with AVX2: without it keep_halves leaves every model as it is")
-    torch.manual_seed(0)
-    model = Tied().eval().half().float()
-    model.odd.weight.data += 1e-7  # no longer a number of 16 bits
-    return model
-
-
-@torch.no_grad()
-def test_a_model_keeps_halves(tied):
-    ids = torch.arange(12).view(3, 4)
-    expected, table = tied(ids), tied.table.weight
-    assert keep_halves(tied) == 2 and keep_halves(tied) == 0
-    assert isinstance(tied.body, HalfLinear) and isinstance(tied.head, HalfLinear) and type(tied.odd) is nn.Linear
-    assert tied.table.weight is table and torch.equal(tied.head.weight, table)
-    torch.testing.assert_close(tied(ids), expected, atol=1e-6, rtol=1e-6)
-
-
-def test_without_vector_kernels_a_model_stays(tied):
-    torch.ops.scone_kernels.use_cpu_build("baseline")
-    assert keep_halves(tied) == 0 and type(tied.body) is nn.Linear
-
-
-def test_layers_that_someone_listens_to_stay(tied):
-    tied.body.register_forward_hook(lambda *_: None)
-    assert keep_halves(tied) == 1 and type(tied.body) is nn.Linear and isinstance(tied.head, HalfLinear)
-
-
-def test_a_kept_layer_follows_dtypes_and_has_gradients_of_its_input():
-    layer = nn.Linear(6, 4).bfloat16().float()
-    kept = HalfLinear(to_panels(layer.weight), 4, layer.bias)
-    x = torch.randn(2, 3, 6, requires_grad=True)
-    kept(x).sum().backward()
-    assert torch.allclose(x.grad, layer.weight.sum(0).expand(2, 3, 6), atol=1e-6)
-    assert torch.allclose(kept(x), layer(x), atol=1e-6)
-    with torch.no_grad():
-        assert kept(x).shape == (2, 3, 4) and torch.allclose(kept(x), layer(x), atol=1e-6)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert kept(x).dtype == layer(x).dtype == torch.bfloat16
-        assert kept.bfloat16()(x.bfloat16()).dtype == torch.bfloat16
-        assert torch.equal(kept.float().weight, layer.weight)  # integers stayed as they were

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scone_kernels import EncoderLayer, encoder
-from scone_kernels.ops.encoder import reference
+from scone_kernels.inference.ops.encoder import EncoderLayer, encoder, reference
 
 # lengths of the texts, layers, heads, width, inner: fewer and more keys than a vector has lanes, depths that none divides
 SIZES = (

@@ -1,25 +1,25 @@
 // What `encoder` keeps between its products: values in the panels of kernels.h, and weights cut into tiles.
 #pragma once
 
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "linear.h"
+#include "products.h"
 #include "team.h"
-#include "tiles.h"
 
 namespace scone {
 
-// `count` values of every row: panel after panel, each [count][lanes * vecs].
+// `count` values of every row: panel after panel, each [count][lanes * vecs]. Not initialised: a lane without a row may hold
+// anything, because lanes never meet.
 struct Features {
   Features(const std::vector<Panel>& panels, int64_t count)
       : count(count),
         panels(panels),
-        storage(at::zeros({panels.empty() ? 0 : panels.back().end() * count}, at::kFloat)) {}
+        storage(at::empty({panels.empty() ? 0 : panels.back().end() * count}, at::kFloat)) {}
 
   float* at(const Panel& panel, int64_t feature = 0) const {
     return storage.data_ptr<float>() + panel.first * count + feature * panel.width();

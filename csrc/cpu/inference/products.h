@@ -1,18 +1,13 @@
-// x W^T + b in float32, for other ops: the op of linear.cpp, and its product in the layout of kernels.h.
+// x W^T + b in float32 for a tile of a weight: the products of whole passes, in the layout of kernels.h.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <optional>
-
-#include "tiles.h"
+#include "../tiles.h"
+#include "floats.h"
 
 namespace scone {
 
-at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias);
-
-// For more rows than `most` the library is faster than panels, and always where there is no vector build.
-inline bool leave_to_library(int64_t rows, int64_t most) { return &kernels() == &baseline::table || rows > most; }
+// The library's products are faster than panels where there is no vector build.
+inline bool leave_to_library() { return &kernels() == &baseline::table; }
 
 // Up to so many rows `few_rows` of this build is faster than panels (EPYC Milan and Zen 4, Xeon; 384 to 1,536 columns).
 constexpr int64_t kFew = 12;

@@ -125,7 +125,7 @@ struct Step {
     };
     take(group * queries, queries, own.queries.data());
     for (int64_t q = 0; q < queries; ++q) rotate(depth, angle_cos, angle_sin, own.queries.data() + q * depth);
-    for (float& value : own.queries) value *= 1.0f / std::sqrt(float(depth));
+    for (int64_t i = 0; i < queries * depth; ++i) own.queries.data()[i] *= 1.0f / std::sqrt(float(depth));
     take(heads + group, 1, new_key);
     rotate(depth, angle_cos, angle_sin, new_key);
     take(heads + groups + group, 1, new_value);

@@ -5,8 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "linear.h"
-#include "tiles.h"
+#include "products.h"
 
 namespace scone {
 

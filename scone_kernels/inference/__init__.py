@@ -1,0 +1,8 @@
+"""Models of transformers on a CPU, faster: a room of its own, entered by one door.
+
+`accelerate(model)` gives an object that is called as the model is. The model is read, never changed.
+"""
+
+from .door import accelerate
+
+__all__ = ["accelerate"]
