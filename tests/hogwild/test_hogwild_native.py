@@ -81,7 +81,7 @@ def test_readers_and_writers_are_clean_under_sanitizers(sanitizer, tmp_path):
 
 
 @needs_compiler
-def test_the_device_kernels_do_what_the_cpu_does(tmp_path):
+def test_the_device_kernels_do_what_hogwild_h_promises(tmp_path):
     """On the host, with threads for the threads of a thread block."""
     (tmp_path / "cuda_runtime_api.h").touch()
     include = [f"-I{CSRC}/include", f"-I{CSRC}/cuda", f"-I{tmp_path}"]

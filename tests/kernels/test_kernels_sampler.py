@@ -66,6 +66,7 @@ def test_tokens_are_bit_equal_across_backends_and_builds(vocabulary, dtype, cpu_
         "gibbs_sample_from_logits", rows=rows, vocabulary=vocabulary, width=1, dtype=dtype, temperature=0.8
     )
     inputs.arguments["seed"] = torch.arange(rows) * 0x123456789ABCDEF - 2**62
+    inputs.arguments["counter"] = 2**62 - torch.arange(rows) * 0x123456789ABCDEF
     theirs = inputs.run("reference")
     for build in cpu_builds:
         torch.ops.scone_kernels.use_cpu_build(build)

@@ -62,6 +62,8 @@ class Children:
             _end(child)
             with self._lock:
                 self._running.discard(child)
+                if self._closed:  # ended from outside: what the tests said means nothing
+                    raise KeyboardInterrupt
 
     def end(self) -> None:
         """End what runs; nothing is started any more."""
@@ -146,13 +148,24 @@ def copy_sources(folder: Path) -> None:
             shutil.copy(ROOT / name, folder / name)
 
 
+def claim(folder: Path) -> None:
+    """Make `folder` ours, or exit: sources are written over what lies there."""
+    mark = folder / ".scone-mutants"
+    if not mark.exists() and folder.exists() and any(folder.iterdir()):
+        raise SystemExit(f"--folder must be empty, new, or one that was used for this before, got {folder}")
+    folder.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+
+
 @contextmanager
 def workshops(given: argparse.Namespace, *, build: bool) -> Iterator[tuple[Workshop, ...]]:
     """Copies that are gone afterwards, however it ends; in the first, the extension is built anew if `build`."""
     children = Children()
     with contextlib.ExitStack() as stack:
         folder = given.folder
-        if folder is None:
+        if folder is not None:
+            claim(folder)
+        else:
             temporary = tempfile.TemporaryDirectory(prefix="scone-mutants-", ignore_cleanup_errors=True)
             folder = Path(stack.enter_context(temporary))
         stack.callback(children.end)
