@@ -25,7 +25,7 @@ def test_noise_is_gumbel():
     noise = _noise.gumbel(torch.arange(4), torch.arange(4), 25_000).flatten()
     assert kstest(noise.double().numpy(), "gumbel_r").pvalue > 1e-3
     extremes = _noise.gumbel_of_bits(torch.tensor([0, 2**32 - 1]))
-    assert extremes.isfinite().all() and extremes[0] > 22 and extremes[1] < -2.8
+    assert extremes.isfinite().all() and extremes[0] > 22 and -2.9 < extremes[1] < -2.8
 
 
 def test_noise_keeps_its_resolution_where_draws_are_decided():
@@ -112,8 +112,9 @@ def test_seed_counter_and_token_all_matter():
 def test_unsigned_seeds_wrap():
     logits = torch.zeros(1, 1000)
     left = gibbs_sample_from_logits(logits, seed=2**64 - 1, counter=0)
-    right = gibbs_sample_from_logits(logits, seed=-1, counter=0)
-    assert torch.equal(left.tokens, right.tokens)
+    for same in (-1, torch.tensor([-1])):  # a tensor is taken as it is
+        right = gibbs_sample_from_logits(logits, seed=same, counter=0)
+        assert torch.equal(left.tokens, right.tokens)
 
 
 def test_only_kept_token_is_certain(backend):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
-from scone_kernels import expected_dot, gibbs_sample_from_logits, status
+from scone_kernels import _noise, expected_dot, gibbs_sample_from_logits, status
 from scone_kernels.ops import _triton as common
 from scone_kernels.testing import OPS, assert_accurate, make_inputs
 
@@ -121,6 +123,22 @@ def test_tokens_are_bit_equal(op, three_tiles):
     inputs.arguments["seed"] = torch.arange(20) * LARGE - 2**62
     inputs.arguments["counter"] = 2**62 - torch.arange(20) * LARGE
     assert torch.equal(inputs.run("triton").tokens, inputs.run("reference").tokens)
+
+
+@triton.jit
+def gumbel_kernel(bits_ptr, out_ptr, N: tl.constexpr):
+    """The noise of N words."""
+    at = tl.arange(0, N)
+    tl.store(out_ptr + at, common.gumbel(tl.load(bits_ptr + at).to(tl.uint32)))
+
+
+def test_noise_is_bit_equal():
+    """Draws hardly ever depend on the last bits: here they are compared themselves, with the extremes among them."""
+    bits = torch.randint(2**32, (1024,), generator=torch.Generator().manual_seed(0))
+    bits[:2] = torch.tensor([0, 2**32 - 1])
+    out = torch.empty(1024)
+    gumbel_kernel[(1,)](bits, out, N=1024)
+    assert torch.equal(out, _noise.gumbel_of_bits(bits))
 
 
 @pytest.mark.parametrize("vocabulary", [3, 130])
