@@ -74,7 +74,8 @@ def test_a_part_shares_the_memory_of_its_state(backend):
     state = HogwildState(torch.zeros(6, 3, dtype=torch.int64), backend=backend)
     part = state[2:4]
     part.write(ints(1), ints(0), ints([7]), part.read())
-    assert state.read().tokens[3].tolist() == [7, 0, 0]
+    assert state.read().tokens[3].tolist() == [7, 0, 0] and part.shape == (2, 3)
+    assert part.read().tokens.tolist() == [[0] * 3, [7, 0, 0]]
     state.close()
     with pytest.raises(RuntimeError, match="closed"):
         part.read()
@@ -163,6 +164,20 @@ def test_a_backend_that_cannot_run_raises(backend):
         HogwildState(torch.zeros(1, 1).long(), backend="cuda")
 
 
+def in_threads(work, count):
+    """work(0), work(1), ... at the same time, with as many switches between them as Python makes."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        workers = [threading.Thread(target=work, args=(me,)) for me in range(count)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def test_no_write_of_any_thread_is_lost(backend):
     """Versions count the writes, and a snapshot's version plus its staleness says which of them a writer made."""
     threads, writes, positions = 8, 300, 5
@@ -176,11 +191,7 @@ def test_no_write_of_any_thread_is_lost(backend):
             stale = state.write(ints(0), ints(start), ints([me + 1]), seen)
             versions[me].append((start, int(seen.versions[0, start] + stale[0, start]) + 1))
 
-    workers = [threading.Thread(target=work, args=(me,)) for me in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    in_threads(work, threads)
     final = state.read()
     assert int(final.versions.sum()) == threads * writes
     everything = [version for mine in versions for version in mine]
@@ -188,6 +199,30 @@ def test_no_write_of_any_thread_is_lost(backend):
     for position in range(positions):
         last = (position, int(final.versions[0, position]))
         assert last in versions[int(final.tokens[0, position]) - 1]  # the token is that of the version's writer
+
+
+def test_no_write_of_many_words_is_lost(backend):
+    """States that are large enough for threads to write at the same time: the compiled backend releases the GIL."""
+    threads, writes, positions = 4, 60, 4096
+    state = HogwildState(torch.zeros(1, positions, dtype=torch.int64), backend=backend)
+    gate = threading.Barrier(threads)
+    made: list[list[torch.Tensor]] = [[] for _ in range(threads)]
+
+    def work(me):
+        block = torch.full((1, positions), me + 1)
+        seen = state.read()
+        gate.wait()
+        for _ in range(writes):
+            made[me].append(state.write(ints(0), ints(0), block, seen)[0] + seen.versions[0] + 1)
+
+    in_threads(work, threads)
+    final = state.read()
+    assert (final.versions == threads * writes).all()
+    versions = torch.stack([torch.stack(mine) for mine in made])  # (threads, writes, positions)
+    everything = versions.flatten(0, 1).sort(0).values
+    assert torch.equal(everything, torch.arange(1, threads * writes + 1)[:, None].expand_as(everything))
+    last = versions.amax(1).argmax(0) + 1  # the thread that made the last version of each position
+    assert torch.equal(final.tokens[0], last)
 
 
 @pytest.mark.parametrize("call", ["read", "write"])

@@ -56,6 +56,17 @@ def test_rejects_bad_input(op, changes, error, words):
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize("segment", [[0, 1, 2, 0], [0, -1, 1, 0]], ids=str)
+@pytest.mark.parametrize("op", ["expected_dot", "expected_dot_from_logits", "taylor_estimate"])
+def test_sequences_must_exist(op, segment, backend):
+    """Checked by each backend for itself, in the pass over `segment` that it makes anyway."""
+    inputs = make_inputs(op, rows=4, vocabulary=6, width=3, sequences=2)
+    inputs.arguments["segment"] = torch.tensor(segment)
+    words = f"segment must lie in \\[0, 2\\), got values from {min(segment)} to {max(segment)}"
+    with pytest.raises(ValueError, match=words):
+        inputs.run(backend)
+
+
 SAMPLED = [op for op in OPS if op != "taylor_estimate"]
 
 
@@ -80,6 +91,13 @@ def test_row_without_a_softmax_raises(op, value, backend):
     inputs.arguments[name][31, 2] = value
     with pytest.raises(ValueError, match="row 31 has"):
         inputs.run(backend)
+
+
+def test_the_first_bad_row_is_named(backend):
+    logits = torch.zeros(40, 600)
+    logits[[12, 31]] = -torch.inf
+    with pytest.raises(ValueError, match="row 12 has no token"):
+        k.gibbs_sample_from_logits(logits, seed=0, counter=0, backend=backend)
 
 
 def test_masked_nan_does_not_count(backend):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import scone_kernels
 
@@ -53,6 +54,23 @@ def test_pure_python_install(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "backend 'cpu' cannot run here: the extension is not built" in done.stdout
+
+
+def test_an_explicit_reference_is_plain_torch():
+    """It does not reach the op of the library, which has a C++ kernel."""
+    arguments = {"logits": torch.zeros(2, 3), "seed": 0, "counter": 0}
+    called = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            called.append(str(function))
+            return function(*args, **kwargs or {})
+
+    for backend, reached in ((None, True), ("reference", False)):
+        called.clear()
+        with Watch():
+            scone_kernels.gibbs_sample_from_logits(**arguments, backend=backend)
+        assert called and any(name.startswith("scone_kernels.") for name in called) == reached
 
 
 def test_status_names_the_build_in_use(cpu_builds):
