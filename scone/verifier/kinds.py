@@ -56,7 +56,12 @@ class _CallableVerifier(Leaf):
 
 
 class EmbeddingVerifier(Leaf):
-    """A verifier that is differentiable in the embeddings of its tokens; `Verifier.from_module` makes one."""
+    """A verifier that is differentiable in the embeddings of its tokens; `Verifier.from_module` makes one.
+
+    >>> positive = Verifier.from_pretrained("embedded:sentiment", target="positive")
+    >>> isinstance(positive, EmbeddingVerifier), positive.table.shape
+    (True, torch.Size([30522, 384]))
+    """
 
     pads_left = False
 
