@@ -189,14 +189,14 @@ class Scone:
             cost += taken.decision.judged.cost
             for phase, value in taken.seconds.items():
                 seconds[phase] = seconds.get(phase, 0.0) + value
-        texts, scores, log_evidence = self._kept(loop, texts)
+        kept, scores, log_evidence = self._kept(loop, texts)
         return Output(
-            texts=[text.text for text in texts],
-            continuations=[text.continuation for text in texts],
-            token_ids=[text.new_ids for text in texts],
+            texts=[text.text for text in kept],
+            continuations=[text.continuation for text in kept],
+            token_ids=[text.new_ids for text in kept],
             scores=scores,
-            finish_reasons=[text.finish_reason or "length" for text in texts],
-            trace=[text.trace for text in texts],
+            finish_reasons=[text.finish_reason or "length" for text in kept],
+            trace=[text.trace for text in kept],
             seconds=seconds,
             cost=cost,
             log_evidence=log_evidence,
@@ -290,7 +290,9 @@ class Scone:
         """
         return SconeLogitsProcessor(self, max_new_tokens=max_new_tokens, seed=seed)
 
-    def open(self, prompts: Prompt | Sequence[Prompt], *, max_new_tokens: int, copies: int = 1, seed: int) -> list[Text]:
+    def open(
+        self, prompts: Prompt | Sequence[Prompt], *, max_new_tokens: int, copies: int = 1, seed: int
+    ) -> list[Text]:
         """The texts that a call begins with, each prompt `copies` times."""
         return open_prompts(self.parts.lm, prompts, max_new_tokens, copies=copies, seed=seed)
 
@@ -359,8 +361,8 @@ class Scone:
             if safe > shown:
                 yield chosen.continuation[shown:safe]
                 shown = safe
-        (chosen,), _, _ = self._kept(loop, [text])
-        yield chosen.continuation[shown:]
+        (last,), _, _ = self._kept(loop, [text])
+        yield last.continuation[shown:]
 
 
 def _masked_lm(given: Any, tokenizer: Any) -> Callable[[], MaskedLM] | None:

@@ -40,7 +40,11 @@ class Particle(Text):
 
     def become(self, other: Particle) -> None:
         """Go on from where another particle is; noise stays one's own."""
-        self.new_ids, self.continuation, self.finish_reason = list(other.new_ids), other.continuation, other.finish_reason
+        self.new_ids, self.continuation, self.finish_reason = (
+            list(other.new_ids),
+            other.continuation,
+            other.finish_reason,
+        )
         self.carried, self.log_q = other.carried, other.log_q
         self.trace = [*other.trace[:-1], *(replace(step, resampled=True) for step in other.trace[-1:])]
 
@@ -89,7 +93,7 @@ class Population:
 
     def resample(self, step: int) -> dict[int, Particle]:
         """Resample the groups that need it; for each particle that became another: that other, by `id`."""
-        became = {}
+        became: dict[int, Particle] = {}
         for g, group in enumerate(self.groups):
             weights = torch.tensor([particle.log_weight for particle in group], dtype=torch.float64).softmax(0)
             if 1 / float((weights**2).sum()) >= self.share * len(group):
