@@ -310,7 +310,7 @@ class Scone:
         process = _one_by_one(processors) if processors else None
         config, population = self.config, None
         if texts and config.particles > 1:
-            population = Population.of(texts, count=config.particles, share=config.resample)
+            population = Population.of(texts, count=config.particles, keep=config.keep, share=config.resample)
         return Loop(self.parts, config, self.lookahead, writer, do_sample, process, population)
 
     def _write(self, loop: Loop, texts: Sequence[Text], max_new_tokens: int) -> Iterator[Taken]:
@@ -331,7 +331,7 @@ class Scone:
         particles = population.particles
         phi = self.verifier.score([particle.text for particle in particles])
         population.finish(phi)
-        kept = population.keep(self.config.keep)
+        kept = population.kept()
         return [particles[i] for i in kept], phi[kept], population.evidence()
 
     def _stream(self, loop: Loop, text: Text, max_new_tokens: int) -> Iterator[str]:
@@ -354,7 +354,7 @@ class Scone:
         for i, _ in enumerate(self._write(loop, [text], max_new_tokens), 1):
             if i % CHECKPOINT or i == max_new_tokens:
                 continue
-            (kept,) = population.keep(self.config.keep)
+            (kept,) = population.kept()
             loop.pending.update(population.redraw(0, [kept] * len(population.particles)))
             chosen = population.particles[kept]
             safe = len(chosen.continuation) - loop.writer.held_back(chosen)

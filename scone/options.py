@@ -148,8 +148,9 @@ def kinds_of(kind: type) -> list[type]:
     ['Rollout', 'Masks', 'Carried']
     """
     below: list[type] = []
-    for cls in kind.__subclasses__():
-        below += [cls, *kinds_of(cls)]
+    subclasses: list[type] = kind.__subclasses__()
+    for found in subclasses:
+        below += [found, *kinds_of(found)]
     return [cls for cls in below if not cls.__name__.startswith("_")]
 
 
