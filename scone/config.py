@@ -65,7 +65,7 @@ class SconeConfig(Options):
     particles: int = option(1, integer(1), "texts written side by side for each that is asked for; one is kept")
     keep: str = option("best", choice("best", "sample"), "keep the best particle by φ, or one drawn by its weight")
     resample: float = option(
-        0.5, number(0, 1), "particles are resampled where their effective number falls below this share; 0: never"
+        0.9, number(0, 1), "particles are resampled where their effective number falls below this share; 0: never"
     )
 
     @classmethod

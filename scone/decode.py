@@ -189,14 +189,14 @@ class Scone:
             cost += taken.decision.judged.cost
             for phase, value in taken.seconds.items():
                 seconds[phase] = seconds.get(phase, 0.0) + value
-        texts, scores, log_evidence = self._kept(loop, texts)
+        kept, scores, log_evidence = self._kept(loop, texts)
         return Output(
-            texts=[text.text for text in texts],
-            continuations=[text.continuation for text in texts],
-            token_ids=[text.new_ids for text in texts],
+            texts=[text.text for text in kept],
+            continuations=[text.continuation for text in kept],
+            token_ids=[text.new_ids for text in kept],
             scores=scores,
-            finish_reasons=[text.finish_reason or "length" for text in texts],
-            trace=[text.trace for text in texts],
+            finish_reasons=[text.finish_reason or "length" for text in kept],
+            trace=[text.trace for text in kept],
             seconds=seconds,
             cost=cost,
             log_evidence=log_evidence,
@@ -290,7 +290,9 @@ class Scone:
         """
         return SconeLogitsProcessor(self, max_new_tokens=max_new_tokens, seed=seed)
 
-    def open(self, prompts: Prompt | Sequence[Prompt], *, max_new_tokens: int, copies: int = 1, seed: int) -> list[Text]:
+    def open(
+        self, prompts: Prompt | Sequence[Prompt], *, max_new_tokens: int, copies: int = 1, seed: int
+    ) -> list[Text]:
         """The texts that a call begins with, each prompt `copies` times."""
         return open_prompts(self.parts.lm, prompts, max_new_tokens, copies=copies, seed=seed)
 
@@ -308,7 +310,7 @@ class Scone:
         process = _one_by_one(processors) if processors else None
         config, population = self.config, None
         if texts and config.particles > 1:
-            population = Population.of(texts, count=config.particles, share=config.resample)
+            population = Population.of(texts, count=config.particles, keep=config.keep, share=config.resample)
         return Loop(self.parts, config, self.lookahead, writer, do_sample, process, population)
 
     def _write(self, loop: Loop, texts: Sequence[Text], max_new_tokens: int) -> Iterator[Taken]:
@@ -329,7 +331,7 @@ class Scone:
         particles = population.particles
         phi = self.verifier.score([particle.text for particle in particles])
         population.finish(phi)
-        kept = population.keep(self.config.keep)
+        kept = population.kept()
         return [particles[i] for i in kept], phi[kept], population.evidence()
 
     def _stream(self, loop: Loop, text: Text, max_new_tokens: int) -> Iterator[str]:
@@ -352,15 +354,15 @@ class Scone:
         for i, _ in enumerate(self._write(loop, [text], max_new_tokens), 1):
             if i % CHECKPOINT or i == max_new_tokens:
                 continue
-            (kept,) = population.keep(self.config.keep)
+            (kept,) = population.kept()
             loop.pending.update(population.redraw(0, [kept] * len(population.particles)))
             chosen = population.particles[kept]
             safe = len(chosen.continuation) - loop.writer.held_back(chosen)
             if safe > shown:
                 yield chosen.continuation[shown:safe]
                 shown = safe
-        (chosen,), _, _ = self._kept(loop, [text])
-        yield chosen.continuation[shown:]
+        (last,), _, _ = self._kept(loop, [text])
+        yield last.continuation[shown:]
 
 
 def _masked_lm(given: Any, tokenizer: Any) -> Callable[[], MaskedLM] | None:

@@ -76,8 +76,9 @@ def generate_with(
         streamer.put(input_ids.cpu())
     population, prompt = None, input_ids
     if engine.config.particles > 1:
-        population = Population.of(texts, count=engine.config.particles, share=engine.config.resample)
-        each = torch.arange(len(texts)).repeat_interleave(engine.config.particles)
+        config = engine.config
+        population = Population.of(texts, count=config.particles, keep=config.keep, share=config.resample)
+        each = torch.arange(len(texts)).repeat_interleave(config.particles)
         texts, state, prompt = population.particles, lm.select(state, each), input_ids[each.to(input_ids.device)]
     place = {id(text): b for b, text in enumerate(texts)}  # rows of the batch: the loop drops texts that have ended
     pad = next(iter(_ids(generation_config.pad_token_id)), next(iter(lm.stop_ids), 0))
@@ -102,7 +103,7 @@ def generate_with(
         state = taken.state
     if population is not None:
         population.finish(parts.verifier.score([text.text for text in texts]))
-        written = written[population.keep(engine.config.keep)]
+        written = written[population.kept()]
         for column in written[:, prompt.shape[1] :].cpu().T if streamer is not None else ():
             streamer.put(column)
     if streamer is not None:

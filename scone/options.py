@@ -14,6 +14,7 @@ from scone.errors import ConfigError
 
 __all__ = ["Options", "Rule", "choice", "flag", "integer", "kinds_of", "number", "one_of", "option"]
 
+
 class Rule(NamedTuple):
     """Which values an option may have, in words too, and how one is read from text."""
 
@@ -104,14 +105,14 @@ def number(low: float, high: float = math.inf, *, above: bool = False) -> Rule:
             return False
         return low <= value <= high and not (above and value == low)
 
-    return Rule(allows, f"a number in {'(' if above else '['}{low:g}, {high:g}{')' if high == math.inf else ']'}", float)
+    return Rule(
+        allows, f"a number in {'(' if above else '['}{low:g}, {high:g}{')' if high == math.inf else ']'}", float
+    )
 
 
 def choice(*values: str) -> Rule:
     """One of some words."""
-    return Rule(
-        lambda value: isinstance(value, str) and value in values, f"one of {', '.join(map(repr, values))}", str
-    )
+    return Rule(lambda value: isinstance(value, str) and value in values, f"one of {', '.join(map(repr, values))}", str)
 
 
 def flag() -> Rule:
@@ -134,7 +135,7 @@ class _OneOf(Rule):
     """Its words are made when they are asked for, when all subclasses are known."""
 
     @property
-    def expected(self) -> str:  # type: ignore[override]
+    def expected(self) -> str:
         assert self.kind is not None
         return f"one of {', '.join(f'{cls.__name__}()' for cls in kinds_of(self.kind))}"
 
@@ -146,12 +147,15 @@ def kinds_of(kind: type) -> list[type]:
     >>> [cls.__name__ for cls in kinds_of(Start)]
     ['Rollout', 'Masks', 'Carried']
     """
-    below = [found for cls in kind.__subclasses__() for found in (cls, *kinds_of(cls))]
+    below: list[type] = []
+    subclasses: list[type] = kind.__subclasses__()
+    for found in subclasses:
+        below += [found, *kinds_of(found)]
     return [cls for cls in below if not cls.__name__.startswith("_")]
 
 
 def _check_names(cls: type[Options], names: dict[str, Any]) -> None:
-    known = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+    known: list[str] = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
     for name in names:
         if name in known:
             continue

@@ -74,7 +74,7 @@ class Output:
     trace: list[list[Step]]  # one Step for each new token of each text
     seconds: dict[str, float]  # by phase, summed over the steps
     cost: Cost  # of all lookaheads, those of particles that were not kept included
-    log_evidence: list[float] | None = None  # with particles: log of an estimate of E[φ] under the LM itself, a text
+    log_evidence: list[float] | None = None  # with keep="sample": log of an estimate of E[φ] under the LM, a text each
 
     def __len__(self) -> int:
         return len(self.texts)

@@ -1,9 +1,11 @@
 """A few texts written side by side for each that is asked for: weighed as they grow, resampled, and one of them kept.
 
-q is their twist. A particle's weight corrects what steering has done to it, so that the particles stand for the LM's own
-texts that satisfy the verifier, whatever the strength they are written with:
+q is their twist. Where one is to be drawn (`keep="sample"`) a particle's weight corrects what steering has done to it, so
+that the particles stand for the LM's own texts that satisfy the verifier, whatever the strength they are written with:
 
     W_t = W_{t-1} · p(y_t) q(y_t) / (p*(y_t) q_{t-1}),        at the end q is φ
+
+Where the best is kept (`keep="best"`) nothing is to be corrected, and the weight is q.
 """
 
 from __future__ import annotations
@@ -40,7 +42,11 @@ class Particle(Text):
 
     def become(self, other: Particle) -> None:
         """Go on from where another particle is; noise stays one's own."""
-        self.new_ids, self.continuation, self.finish_reason = list(other.new_ids), other.continuation, other.finish_reason
+        self.new_ids, self.continuation, self.finish_reason = (
+            list(other.new_ids),
+            other.continuation,
+            other.finish_reason,
+        )
         self.carried, self.log_q = other.carried, other.log_q
         self.trace = [*other.trace[:-1], *(replace(step, resampled=True) for step in other.trace[-1:])]
 
@@ -50,23 +56,24 @@ class Population:
     """The particles of some texts, `count` each, side by side.
 
     >>> texts = [Text("One", [3], seed) for seed in (1, 2)]
-    >>> population = Population.of(texts, count=3, share=0.5)
+    >>> population = Population.of(texts, count=3, keep="best", share=0.5)
     >>> len(population.particles), [len(group) for group in population.groups]
     (6, [3, 3])
     """
 
     groups: list[list[Particle]]
+    keep: str  # "best" or "sample"
     share: float  # resample where the effective number falls below this share of a group
     log_evidence: list[float] = field(default_factory=list)  # of each group, as far as it has been resampled
 
     @classmethod
-    def of(cls, texts: Sequence[Text], *, count: int, share: float) -> Population:
+    def of(cls, texts: Sequence[Text], *, count: int, keep: str, share: float) -> Population:
         """Particles for texts that nothing has been added to; the first of each has the text's own seed."""
         groups = [
             [Particle(t.context, t.prompt_ids, derive(t.seed, "particle", i) if i else t.seed) for i in range(count)]
             for t in texts
         ]
-        return cls(groups, share, [0.0] * len(groups))
+        return cls(groups, keep, share, [0.0] * len(groups))
 
     @property
     def particles(self) -> list[Particle]:
@@ -84,12 +91,13 @@ class Population:
             assert isinstance(particle, Particle)
             if not is_judged:  # the choice was settled: the LM's own distribution, and nothing new about q
                 own, p_star = particle.log_q, p
-            particle.log_weight += p - p_star + own - particle.log_q
+            correction = p - p_star if self.keep == "sample" else 0.0
+            particle.log_weight += own - particle.log_q + correction
             particle.log_q = own
 
     def resample(self, step: int) -> dict[int, Particle]:
         """Resample the groups that need it; for each particle that became another: that other, by `id`."""
-        became = {}
+        became: dict[int, Particle] = {}
         for g, group in enumerate(self.groups):
             weights = torch.tensor([particle.log_weight for particle in group], dtype=torch.float64).softmax(0)
             if 1 / float((weights**2).sum()) >= self.share * len(group):
@@ -120,20 +128,22 @@ class Population:
             particle.log_weight += value - particle.log_q
             particle.log_q = value
 
-    def keep(self, how: str) -> list[int]:
+    def kept(self) -> list[int]:
         """The particle of each group that is kept, as places in `particles`: the best by q, or one drawn by weight."""
-        kept, size = [], len(self.groups[0]) if self.groups else 0
+        chosen, size = [], len(self.groups[0]) if self.groups else 0
         for g, group in enumerate(self.groups):
-            if how == "best":
+            if self.keep == "best":
                 own = max(range(size), key=lambda i: (group[i].log_q, -i))
             else:
                 weights = torch.tensor([particle.log_weight for particle in group], dtype=torch.float64).softmax(0)
                 (own,) = systematic(weights, derive(group[0].seed, "keep"), count=1)
-            kept.append(g * size + own)
-        return kept
+            chosen.append(g * size + own)
+        return chosen
 
-    def evidence(self) -> list[float]:
-        """For each group the log of an unbiased estimate of E[φ] under the LM, once φ is entered."""
+    def evidence(self) -> list[float] | None:
+        """For each group the log of an unbiased estimate of E[φ] under the LM, once φ is entered; None for the best."""
+        if self.keep == "best":
+            return None
         found = []
         for log_before, group in zip(self.log_evidence, self.groups):
             weights = torch.tensor([particle.log_weight for particle in group], dtype=torch.float64)

@@ -8,7 +8,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["UPDATES", "block_start", "chain_seed", "derive", "mix", "rollout_seed", "text_seed", "token_seed", "update_counter"]
+__all__ = [
+    "UPDATES",
+    "block_start",
+    "chain_seed",
+    "derive",
+    "mix",
+    "rollout_seed",
+    "text_seed",
+    "token_seed",
+    "update_counter",
+]
 
 UPDATES = 4096
 """Gibbs updates in a step whose noise is kept apart."""

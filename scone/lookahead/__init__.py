@@ -1,6 +1,6 @@
 """Who looks ahead: one file a strategy, each a frozen object of the options that act in it.
 
-    SconeConfig(lookahead=Mix(Expectation(tokens=3), Nothing()))
+SconeConfig(lookahead=Mix(Expectation(tokens=3), Nothing()))
 """
 
 from scone.lookahead.base import Answer, Lookahead, Query

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,8 +105,15 @@ class Lookahead(Options):
     (['embeddings', 'lm states'], ['embeddings', 'gradients', 'lm states', 'masked lm'])
     """
 
-    needs: ClassVar[frozenset[str]] | property = frozenset()
-    samples: ClassVar[int] | property = 1  # estimates that q is the mean of; `reweigh="softmax"` sums them
+    @property
+    def needs(self) -> frozenset[str]:
+        """What an engine has to offer: names of `scone.lookahead.parts`."""
+        return frozenset()
+
+    @property
+    def samples(self) -> int:
+        """Estimates that q is the mean of; `reweigh="softmax"` sums them."""
+        return 1
 
     def judge(self, query: Query) -> Answer:
         """q of every candidate of the query."""
@@ -127,7 +134,7 @@ class Lookahead(Options):
         >>> Expectation(3).serving(frozenset({"lm states"}))  # a verifier that reads texts
         Paths(tokens=3, count=4, judged='drawn', top_p=0.9, min_p=0.1, coupled=True)
         """
-        missing = frozenset(self.needs) - offers  # type: ignore[arg-type]
+        missing = self.needs - offers
         if not missing:
             return self
         other = self.instead(missing)

@@ -181,7 +181,13 @@ def run_chains(
         return mlm.draw(hidden, seed=seed, counter=counter, temperature=temperature)
 
     pool = GibbsPool(
-        conditionals, draw, workers=workers, iterations=iterations, block=block, schedule=schedule, sync_every=sync_every
+        conditionals,
+        draw,
+        workers=workers,
+        iterations=iterations,
+        block=block,
+        schedule=schedule,
+        sync_every=sync_every,
     )
     # A block may reach beyond a short future, up to block - 1 columns to the right of the row.
     tokens = torch.nn.functional.pad(chains.ids[some], (0, block - 1), value=mlm.pad_id)

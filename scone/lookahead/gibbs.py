@@ -43,7 +43,9 @@ class Gibbs(Lookahead):
     workers: int = option(1, integer(1), "threads that share the chains without waiting for each other (Hogwild)")
     sync_every: int = option(1, integer(1), "blocks of a chain that are drawn from one reading of it")
     temperature: float = option(1.0, number(0, above=True), "of the masked LM")
-    coupled: bool = option(True, flag(), "candidates share their random numbers, so that noise does not tell them apart")
+    coupled: bool = option(
+        True, flag(), "candidates share their random numbers, so that noise does not tell them apart"
+    )
     estimate: Estimate = option(Taylor(), one_of(Estimate), "what is asked of the verifier")
 
     def __post_init__(self) -> None:
@@ -55,12 +57,12 @@ class Gibbs(Lookahead):
             )
 
     @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
+    def needs(self) -> frozenset[str]:
         """A masked LM, and what its start and its estimate need."""
         return frozenset({MASKED_LM}) | self.start.needs | self.estimate.needs
 
     @property
-    def samples(self) -> int:  # type: ignore[override]
+    def samples(self) -> int:
         """States that are kept, of all chains of a candidate."""
         return self.chains * self._kept
 
@@ -115,7 +117,8 @@ class Gibbs(Lookahead):
 
     def _run(self, parts: Parts, chains: Chains, step: int) -> list[Sample]:
         """The states that are kept; none holds a [MASK], and each has the conditionals of its positions' last draws."""
-        mlm, memory, samples = parts.masked_lm, Memory(chains), []
+        mlm, memory = parts.masked_lm, Memory(chains)
+        samples: list[Sample] = []
         chains = self._warm(parts, chains, step)
         ids, done = chains.ids, 0
         for count in self._stretches():

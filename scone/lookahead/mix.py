@@ -40,7 +40,9 @@ class Mix(Lookahead):
             raise ConfigError(f"parts of Mix must be two lookaheads or more, got {parts!r}")
         given = (1.0,) * len(parts) if weights is None else tuple(weights)
         if len(given) != len(parts) or not all(map(_WEIGHT.allows, given)):
-            raise ConfigError(f"weights of Mix must be {_WEIGHT.expected} for each of its {len(parts)} parts, got {weights!r}")
+            raise ConfigError(
+                f"weights of Mix must be {_WEIGHT.expected} for each of its {len(parts)} parts, got {weights!r}"
+            )
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "weights", tuple(weight / math.fsum(given) for weight in given))
 
@@ -50,9 +52,9 @@ class Mix(Lookahead):
         return Mix(*parts, **{"weights": self.weights, **changes})
 
     @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
+    def needs(self) -> frozenset[str]:
         """What any of its parts needs."""
-        return frozenset().union(*(part.needs for part in self.parts))  # type: ignore[arg-type]
+        return frozenset().union(*(part.needs for part in self.parts))
 
     def serving(self, offers: frozenset[str]) -> Lookahead:
         return Mix(*(part.serving(offers) for part in self.parts), weights=self.weights)

@@ -33,15 +33,17 @@ class Paths(Lookahead):
     )
     top_p: float = option(0.9, number(0, 1, above=True), "draw only the likeliest tokens of this mass")
     min_p: float = option(0.1, number(0, 1), "draw no token below this share of the likeliest one's probability")
-    coupled: bool = option(True, flag(), "candidates share their random numbers, so that noise does not tell them apart")
+    coupled: bool = option(
+        True, flag(), "candidates share their random numbers, so that noise does not tell them apart"
+    )
 
     @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
+    def needs(self) -> frozenset[str]:
         """The LM; and a verifier that reads embeddings unless paths are judged as text."""
         return frozenset({LM_STATES, EMBEDDINGS} if self.judged == "expected" else {LM_STATES})
 
     @property
-    def samples(self) -> int:  # type: ignore[override]
+    def samples(self) -> int:
         """Paths of a candidate."""
         return self.count
 

@@ -35,7 +35,7 @@ class Start(Options):
 
     needs: ClassVar[frozenset[str]] = frozenset()
     warmup: int = 0
-    carries = False  # whether a text takes the end of its chains along
+    carries: ClassVar[bool] = False  # whether a text takes the end of its chains along
 
     def begin(self, query: Query, seed: Tensor, chains: int, length: int) -> Beginning:
         """Up to `length` tokens of future for each row; seed: (rows,)."""

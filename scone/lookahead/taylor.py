@@ -85,7 +85,9 @@ class AtMean(_OverWords):
         view = bridge.view(sample.ids, chains.mask, chains.offset, sample.row, sample.col, chains.texts)
         embeds = leaf.table[view.ids].float()  # (R, T, D)
         if len(view.entry):
-            expected = parts.masked_lm.expect(sample.hidden, bridge.table, temperature=temperature)[view.entry]  # (P, D)
+            expected = parts.masked_lm.expect(sample.hidden, bridge.table, temperature=temperature)[
+                view.entry
+            ]  # (P, D)
             row = sample.row[view.entry]
             change = view.share[:, None] * (expected - embeds[row, view.position])
             embeds = embeds.index_put((row, view.position), change, accumulate=True)
@@ -102,7 +104,9 @@ class Taylor(_OverWords):
 
     needs: ClassVar[frozenset[str]] = frozenset({EMBEDDINGS, GRADIENTS})
 
-    form: str = option("position", choice("position", "mean"), "gradient times difference by position, or of their sums")
+    form: str = option(
+        "position", choice("position", "mean"), "gradient times difference by position, or of their sums"
+    )
     linearise: str = option("logit", choice("prob", "logit"), "expand φ itself or its log-odds")
     scale: float = option(1.0, number(0, above=True), "how much of the first-order term is trusted")
     clamp: bool = option(True, flag(), "keep an estimate of φ itself within [0, 1]")

@@ -11,7 +11,6 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from scone.errors import ConfigError, InputError

@@ -1,7 +1,7 @@
 """The kinds of verifiers: a classifier of transformers, a module on embeddings, a function of texts.
 
-    positive = Verifier(model, tokenizer, target="positive")
-    short = Verifier.from_callable(lambda texts: [len(text) < 80 for text in texts])
+positive = Verifier(model, tokenizer, target="positive")
+short = Verifier.from_callable(lambda texts: [len(text) < 80 for text in texts])
 """
 
 from __future__ import annotations

@@ -118,6 +118,28 @@ def test_bridge_between_families(source: str, target: str) -> None:
     assert visible <= aligned
 
 
+def test_a_bridge_to_a_verifier_that_pads_left() -> None:
+    """Futures of several lengths: each entry's position holds a token of the verifier's that overlaps it."""
+    tok, other = tiny.wordpiece(), tiny.byte_bpe(masked=True)
+    mlm = MaskedLM(*tiny.masked_lm("bert", tok))
+    for left in (False, True):
+        verifier = Verifier.from_module(lambda e, m: e.mean((1, 2)).sigmoid(), other, torch.randn(len(other), 6))
+        verifier.pads_left = left
+        texts, futures = ["the movie was", "a"], [mlm.encode("great film was"), mlm.encode("day")]
+        state = begin(mlm, texts, mlm.encode_batch(texts), futures, torch.arange(2))
+        row, col = (state.offset >= 0).nonzero(as_tuple=True)
+        view = Bridge(tok, len(tok), Surfaces(tok), verifier).view(
+            state.ids, state.mask, state.offset, row, col, state.texts
+        )
+        found: dict[int, str] = {}
+        for entry, position in zip(view.entry.tolist(), view.position.tolist()):
+            found[entry] = found.get(entry, "") + other.decode([int(view.ids[row[entry], position])])
+        assert [found[i].strip() for i in range(len(row))] == [
+            tok.decode([int(state.ids[r, c])]) for r, c in zip(row, col)
+        ]
+        assert bool(view.mask[row[view.entry], view.position].all())
+
+
 def test_bridge_table_takes_the_same_word_for_the_same_word() -> None:
     tok, other = tiny.wordpiece(), tiny.byte_bpe(masked=True)
     table = torch.randn(len(other), 6)
@@ -163,9 +185,13 @@ def test_engine_over_three_vocabularies(target: str, way: str, monkeypatch: pyte
         return found
 
     monkeypatch.setattr(Bridge, "view", watch)
-    monkeypatch.setattr(MaskedLM, "hidden", lambda mlm, ids, *rest: (passes.append(len(ids)), hidden(mlm, ids, *rest))[1])
+    monkeypatch.setattr(
+        MaskedLM, "hidden", lambda mlm, ids, *rest: (passes.append(len(ids)), hidden(mlm, ids, *rest))[1]
+    )
     verifier = Verifier(*tiny.classifier(tiny.TOKENIZERS[target]()), target="positive")
-    engine = Scone(tiny.gpt2(), tiny.masked_lm("bert"), verifier, SconeConfig(lookahead=THREE[way], top_k=4, min_mass=0))
+    engine = Scone(
+        tiny.gpt2(), tiny.masked_lm("bert"), verifier, SconeConfig(lookahead=THREE[way], top_k=4, min_mass=0)
+    )
     assert not engine.parts.bridge(verifier).identical
     out = engine.generate(["naïve café 🙂", "the movie"], max_new_tokens=3, seed=1)
     assert out.scores.isfinite().all() and passes

@@ -270,7 +270,11 @@ def test_former_options_say_what_to_write_instead(name: str) -> None:
         ((Nothing(),), {}, "parts of Mix must be two lookaheads or more, got (Nothing(),)"),
         ((Nothing(), 0.5), {}, "parts of Mix must be two lookaheads or more, got (Nothing(), 0.5)"),
         ((Nothing(), Paths), {}, "parts of Mix must be two lookaheads or more, got (Nothing(), <class"),
-        ((Nothing(), Masked()), {"weights": (1,)}, "weights of Mix must be a number in (0, inf) for each of its 2 parts"),
+        (
+            (Nothing(), Masked()),
+            {"weights": (1,)},
+            "weights of Mix must be a number in (0, inf) for each of its 2 parts",
+        ),
         ((Nothing(), Masked()), {"weights": (1, 0)}, "for each of its 2 parts, got (1, 0)"),
         ((Nothing(), Masked()), {"weights": (1, float("nan"))}, "for each of its 2 parts, got (1, nan)"),
         ((Nothing(), Masked()), {"weight": (1, 2)}, "an option of Mix must be one of parts, weights, got 'weight'"),
@@ -282,7 +286,9 @@ def test_mixtures_that_mean_nothing(parts: tuple, options: dict, message: str) -
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("lookahead", [Gibbs(), Masked(), Mix(Expectation(), Masked())], ids=lambda way: type(way).__name__)
+@pytest.mark.parametrize(
+    "lookahead", [Gibbs(), Masked(), Mix(Expectation(), Masked())], ids=lambda way: type(way).__name__
+)
 def test_a_lookahead_without_its_masked_lm(positive: Verifier, lookahead: object) -> None:
     with pytest.raises(ConfigError, match="needs a masked LM: pass masked_lm, got None"):
         Scone(tiny.llama(), None, positive, SconeConfig(lookahead=lookahead))
@@ -325,3 +331,13 @@ def test_a_model_needs_its_tokenizer(positive: Verifier) -> None:
 def test_processors_must_leave_a_token(engine: Scone) -> None:
     with pytest.raises(InputError, match="logits_processor must leave at least one token, got -inf for all"):
         engine.next_token("the movie was", logits_processor=[lambda ids, scores: scores - torch.inf])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_callable_that_returns_no_number_is_named(value: float) -> None:
+    def moody(texts: list[str]) -> list[float]:
+        return [value] * len(texts)
+
+    engine = Scone(tiny.llama(), None, Verifier.from_callable(moody), SconeConfig(lookahead=Nothing(), min_mass=0))
+    with pytest.raises(NumericalError, match="the verifier moody returned NaN in"):
+        engine.next_token("the movie was")

@@ -276,7 +276,9 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, *methods: tuple[type, str]) -> 
     counts = {name: 0 for _, name in methods}
     for kind, name in methods:
 
-        def counted(*args: object, _name: str = name, _method: object = getattr(kind, name), **kwargs: object) -> object:
+        def counted(
+            *args: object, _name: str = name, _method: object = getattr(kind, name), **kwargs: object
+        ) -> object:
             counts[_name] += 1
             return _method(*args, **kwargs)
 

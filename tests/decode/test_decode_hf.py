@@ -13,7 +13,7 @@ from transformers.generation import BaseStreamer
 
 from scone.decode import Scone, SconeConfig, Verifier
 from scone.errors import InputError
-from scone.lookahead import Carried, Expectation, Gibbs, Mix, Nothing, Rollout
+from scone.lookahead import Carried, Gibbs, Rollout
 
 PROMPTS = ["the movie was", "a nice", "what a wonderful day"]
 

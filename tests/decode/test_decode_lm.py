@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import tiny
 import torch
@@ -31,3 +33,65 @@ def test_nan_is_found_among_infinities():
         check_finite(torch.tensor([[torch.inf, torch.nan, -torch.inf, 2.0]]), "the LM", allow_infinite=True)
     with pytest.raises(NumericalError, match="the LM returned NaN in 2 of 3 values"):
         check_finite(fine, "the LM")
+
+
+def test_a_rollout_ends_at_the_end_of_the_text():
+    """Each row by itself; what is drawn after an end is not of the text, and when all have ended nothing is run."""
+    lm = copy.copy(CausalLM(*tiny.llama()))
+    (eos,) = lm.stop_ids
+    script = torch.tensor([[5, eos, 7, 8], [6, 7, 8, 9], [eos, 5, 5, 5]])
+    state = lm.prefill([lm.encode("the film was")] * 3)
+    asked = []
+
+    def draw(logits, i):
+        asked.append(i)
+        return script[:, i]
+
+    assert lm.rollout(lm.select(state, torch.arange(3)), 4, draw) == [[5], [6, 7, 8, 9], []]
+    assert asked == [0, 1, 2, 3]
+    asked.clear()
+    assert lm.rollout(lm.select(state, torch.tensor([0, 2])), 4, lambda logits, i: draw(logits, i)[[0, 2]]) == [[5], []]
+    assert asked == [0, 1]
+    assert lm.rollout(state, 0, draw) == [[], [], []]
+
+
+def test_a_rollout_reads_what_it_drew():
+    lm = CausalLM(*tiny.llama())
+    prompts = [lm.encode("the film was"), lm.encode("a good")]
+    seen = []
+
+    def draw(logits, i):
+        seen.append(logits)
+        return torch.tensor([30 + i, 40 + i])
+
+    lm.rollout(lm.prefill(prompts), 3, draw)
+    for i, logits in enumerate(seen):
+        drawn = [[*prompts[0], *range(30, 30 + i)], [*prompts[1], *range(40, 40 + i)]]
+        alone = torch.stack([lm.prefill([ids]).logits[0] for ids in drawn])
+        torch.testing.assert_close(logits, alone, atol=1e-4, rtol=1e-4)
+
+
+def test_an_expectation_is_of_texts_that_go_on():
+    """However likely the end is, it is not among the tokens that are expected."""
+    model, tok = tiny.llama()
+    ends = copy.deepcopy(model)
+    head = torch.tensor([tok.eos_token_id])
+    ends.lm_head.register_forward_hook(lambda module, given, out: out.index_fill(-1, head, 1e4))
+    plain, ending = CausalLM(model, tok), CausalLM(ends, tok)
+    table = torch.eye(plain.vocabulary)
+    for length in (1, 2, 3):
+        (found,) = ending.anticipate(ending.prefill([plain.encode("the film")]), length, [table], among=5)
+        (expected,) = plain.anticipate(plain.prefill([plain.encode("the film")]), length, [table], among=5)
+        assert found.shape == (1, length, plain.vocabulary) and bool((found[..., tok.eos_token_id] == 0).all())
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        assert bool(((found > 0).sum(-1) == 5).all())
+
+
+@pytest.mark.parametrize("before", ["", "the movie was a great film and the actors were good , the story was bad "])
+@pytest.mark.parametrize("more", ["but the food", " naïve café 🙂 !"])
+def test_what_tokens_add_to_a_text(before, more):
+    lm = CausalLM(*tiny.llama())
+    ids = lm.encode(before + more)
+    for at in range(len(ids) + 1):
+        lead = lm.decode(ids[:at])
+        assert lead + lm.added(ids[:at], ids[at:]) == before + more

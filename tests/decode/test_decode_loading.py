@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import tiny
 import torch
 
 from scone import embedded
@@ -40,3 +41,18 @@ def test_a_place_that_does_not_exist(options: dict, kind: type, message: str, mo
     with pytest.raises(kind) as caught:
         Scone.from_pretrained(**options)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("argument", ["lm", "masked_lm", "verifier"])
+def test_pickled_weights_are_refused(argument: str, tmp_path) -> None:
+    """Whoever reads a pickle runs what is in it: a folder that has nothing else is not loaded."""
+    make = {"lm": tiny.llama, "masked_lm": lambda: tiny.masked_lm("bert"), "verifier": tiny.classifier}[argument]
+    load = {"lm": load_causal_lm, "masked_lm": load_masked_lm, "verifier": load_classifier}[argument]
+    model, tok = make()
+    model.save_pretrained(tmp_path)
+    tok.save_pretrained(tmp_path)
+    assert type(load(str(tmp_path))[0]) is type(model)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match=f"{argument} must be 'embedded', a folder or an id of the Hub, got"):
+        load(str(tmp_path))

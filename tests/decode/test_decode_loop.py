@@ -196,7 +196,11 @@ def test_the_context_window_leaves_the_verifiers_numbers_to_the_end_of_the_text(
     """Every strategy judges the same window; the LM itself still reads the whole text."""
     prompt = "the movie was a great film"
     whole = engine.next_token(prompt, max_new_tokens=6)
-    for lookahead in (Nothing(), Masked(tokens=3), Gibbs(tokens=3, start=Masks(warmup=0), iterations=0, estimate=AtMean())):
+    for lookahead in (
+        Nothing(),
+        Masked(tokens=3),
+        Gibbs(tokens=3, start=Masks(warmup=0), iterations=0, estimate=AtMean()),
+    ):
         narrow = engine.with_config(lookahead=lookahead, context_window=3)
         wide = narrow.with_config(context_window=None)
         step = narrow.next_token(prompt, max_new_tokens=6)
@@ -245,5 +249,36 @@ def test_nothing_is_judged_where_nothing_can_change(engine: Scone, monkeypatch: 
     monkeypatch.setattr(Gibbs, "judge", lambda *args: pytest.fail("a lookahead without strength"))
     step = engine.with_config(strength=0).next_token("the movie was")
     assert step.q.tolist() == [1.0] * 6 and torch.allclose(step.log_p_star, step.log_p.log_softmax(-1))
-    idle = Scone((engine.lm, engine.lm_tokenizer), tiny.masked_lm("bert"), engine.verifier.with_strength(0), engine.config)
+    idle = Scone(
+        (engine.lm, engine.lm_tokenizer), tiny.masked_lm("bert"), engine.verifier.with_strength(0), engine.config
+    )
     assert idle.next_token("the movie was").q.tolist() == [1.0] * 6
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.2])
+@pytest.mark.parametrize("rule", ["odds", "bayes", "logit"])
+def test_no_estimate_alone_rules_a_candidate_out(rule: str, epsilon: float) -> None:
+    log_p = torch.tensor([[0.5, 0.5]]).log()
+    q = torch.tensor([[[0.0, 1.0]]])
+    found = reweigh(log_p, q, rule, strength=2, epsilon=epsilon).exp()[0]
+    least, most = epsilon, 1 - epsilon
+    weights = {
+        "odds": [(least / most) ** 2, (most / least) ** 2],
+        "bayes": [least**2, 1.0],
+        "logit": [least**2 / (least**2 + most**2), most**2 / (least**2 + most**2)],
+    }[rule]
+    assert torch.allclose(found, torch.tensor(weights) / sum(weights), atol=1e-6)
+
+
+def test_the_configs_epsilon_and_top_p_and_min_p_reach_the_candidates(engine: Scone) -> None:
+    sure = Verifier.from_callable(lambda texts: [float(i == 0) for i, _ in enumerate(texts)])
+    config = SconeConfig(lookahead=Nothing(), min_mass=0, strength=1, epsilon=0.25, top_k=4)
+    judge = Scone(tiny.llama(), None, sure, config)
+    step = judge.next_token("the movie was")
+    odds = torch.tensor([3.0, 1 / 3, 1 / 3, 1 / 3]).log()
+    assert torch.allclose(step.log_p_star, (step.log_p + odds).log_softmax(-1), atol=1e-5)
+    mass = step.log_p.exp().cumsum(0)
+    cut = judge.with_config(top_p=float(mass[1]) - 1e-4).next_token("the movie was")
+    assert cut.tokens.tolist() == step.tokens.tolist()[:2]
+    least = float((step.log_p[1] - step.log_p[0]).exp()) + 1e-4
+    assert len(judge.with_config(min_p=least).next_token("the movie was").tokens) == 1

@@ -21,7 +21,9 @@ from scone.lookahead.chains import Chains, Memory, Sample, begin, draw_masks, ma
 FAMILIES = ["bert", "distilbert", "roberta", "electra", "modernbert"]
 
 
-def hidden_at(mlm: MaskedLM, texts: list[str]) -> tuple[dict[str, torch.Tensor], torch.Tensor, tuple[torch.Tensor, ...]]:
+def hidden_at(
+    mlm: MaskedLM, texts: list[str]
+) -> tuple[dict[str, torch.Tensor], torch.Tensor, tuple[torch.Tensor, ...]]:
     """A batch, the head's input at every token, and where these are."""
     batch = mlm.tokenizer(texts, return_tensors="pt", padding=True)
     place = batch["attention_mask"].nonzero(as_tuple=True)
@@ -61,7 +63,9 @@ def test_an_unknown_family_draws_and_expects_by_its_logits(family: str) -> None:
         dots = mlm.expect_dot(at, table, grad, segment=row, temperature=0.7)
         assert torch.allclose(dots, ((p @ table) * grad[row]).sum(-1), atol=1e-4)
     counters = torch.arange(len(row))
-    ours, theirs = (m.draw(x, seed=3, counter=counters, temperature=0.7) for m, x in ((known, hidden), (unknown, logits)))
+    ours, theirs = (
+        m.draw(x, seed=3, counter=counters, temperature=0.7) for m, x in ((known, hidden), (unknown, logits))
+    )
     assert torch.equal(ours, theirs)
 
 
@@ -169,7 +173,11 @@ def test_kept_states_hold_no_mask_and_fixed_text_stays(
 def test_states_are_kept_after_every_so_many_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 5 updates with `thin=2`, the states after 2, 4 and 5 of them: those of shorter runs."""
     mlm, state = start()
-    options = {"schedule": "uniform", "block": 6, "start": Masks(warmup=0)}  # the whole future each time: no [MASK] left
+    options = {
+        "schedule": "uniform",
+        "block": 6,
+        "start": Masks(warmup=0),
+    }  # the whole future each time: no [MASK] left
     kept = run(mlm, state, iterations=5, thin=2, **options)
     for sample, iterations in zip(kept, (2, 4, 5)):
         (alone,) = run(mlm, state, iterations=iterations, **options)
@@ -181,7 +189,9 @@ def positions(mlm: MaskedLM, chains: Chains, monkeypatch: pytest.MonkeyPatch, **
     first, seen = int((chains.offset[0] == 0).nonzero()), []
     hidden = MaskedLM.hidden
 
-    def watch(mlm: MaskedLM, ids: torch.Tensor, mask: torch.Tensor, row: torch.Tensor, col: torch.Tensor) -> torch.Tensor:
+    def watch(
+        mlm: MaskedLM, ids: torch.Tensor, mask: torch.Tensor, row: torch.Tensor, col: torch.Tensor
+    ) -> torch.Tensor:
         assert (ids[row, col] == mlm.mask_id).all()
         seen.append(sorted({int(c) - first for c in col[row == 0]}))
         return hidden(mlm, ids, mask, row, col)
@@ -269,7 +279,11 @@ def test_every_draw_of_a_step_has_noise_of_its_own(monkeypatch: pytest.MonkeyPat
 def test_more_updates_than_have_noise_are_refused() -> None:
     Gibbs(iterations=4095)
     Gibbs(start=Masks(warmup=5), iterations=4086, thin=1000)
-    for options in ({"iterations": 4096}, {"start": Masks(warmup=4), "iterations": 4092}, {"iterations": 2049, "thin": 1}):
+    for options in (
+        {"iterations": 4096},
+        {"start": Masks(warmup=4), "iterations": 4092},
+        {"iterations": 2049, "thin": 1},
+    ):
         with pytest.raises(ConfigError, match="iterations must leave a step at most 4096 updates"):
             Gibbs(**options)
 
@@ -283,9 +297,29 @@ def test_the_temperature_is_the_masked_lms(engine: Scone) -> None:
     warm = engine.with_config(lookahead=cold.replace(temperature=1.0))
     one, other = (warm.next_token("the movie was", max_new_tokens=9, seed=s).q for s in (0, 1))
     assert not torch.allclose(one, other, atol=1e-3)
-    for way in (Masked(tokens=4), Gibbs(tokens=4, estimate=AtMean()), Gibbs(tokens=4, estimate=Taylor())):
-        at = [engine.with_config(lookahead=way.replace(temperature=t)).next_token("the movie was").q for t in (1.0, 3.0)]
-        assert not torch.allclose(*at, atol=1e-4), way
+
+
+WARM = {
+    "expected": Masked(tokens=4),
+    "at the mean": Gibbs(tokens=4, start=Masks(), estimate=AtMean()),
+    "position": Gibbs(tokens=4, start=Masks(), estimate=Taylor()),
+    "mean form": Gibbs(tokens=4, start=Masks(), estimate=Taylor(form="mean")),
+    "at the sample": Gibbs(tokens=4, start=Masks(), estimate=AtSample()),
+}
+
+
+@pytest.mark.parametrize("way", WARM)
+def test_an_expectation_has_the_masked_lms_temperature(
+    engine: Scone, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all draws made at one temperature, what is left of the option is the expectation's."""
+    draw = MaskedLM.draw
+    monkeypatch.setattr(
+        MaskedLM, "draw", lambda mlm, hidden, **options: draw(mlm, hidden, **options | {"temperature": 1.0})
+    )
+    ways = [WARM[way].replace(temperature=t) for t in (1.0, 3.0)]
+    one, other = (engine.with_config(lookahead=each).next_token("the movie was", max_new_tokens=9).q for each in ways)
+    assert torch.allclose(one, other, atol=1e-4) == (way == "at the sample")
 
 
 def test_empty_future() -> None:
@@ -307,7 +341,9 @@ def test_futures_that_end_at_once_are_no_lookahead(positive: Verifier, estimate:
     config = SconeConfig(lookahead=Gibbs(tokens=4, estimate=estimate), min_mass=0, top_k=4)
     goes_on = Scone((model, tok), masked, positive, config).next_token("the movie").q
     ending = copy.deepcopy(model)
-    ending.lm_head.register_forward_hook(lambda head, given, out: out.index_fill(-1, torch.tensor([tok.eos_token_id]), 1e4))
+    ending.lm_head.register_forward_hook(
+        lambda head, given, out: out.index_fill(-1, torch.tensor([tok.eos_token_id]), 1e4)
+    )
     engine = Scone((ending, tok), masked, positive, config)
     never = lambda ids, scores: scores.index_fill(1, torch.tensor([tok.eos_token_id]), -torch.inf)  # noqa: E731
     q = engine.next_token("the movie", logits_processor=[never]).q

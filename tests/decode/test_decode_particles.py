@@ -21,8 +21,8 @@ PROMPTS = ["the movie was", "what a"]
 
 
 def vowels(texts: list[str]) -> list[float]:
-    """0.95 or 0.05: whether an odd number of the text's last characters are vowels."""
-    return [0.95 if sum(c in "aeiou" for c in text[-6:]) % 2 else 0.05 for text in texts]
+    """0.8 or 0.2: whether an odd number of the text's last characters are vowels."""
+    return [0.8 if sum(c in "aeiou" for c in text[-6:]) % 2 else 0.2 for text in texts]
 
 
 def engine(**options: object) -> Scone:
@@ -92,7 +92,7 @@ def test_the_best_is_kept_and_is_better():
     one = engine().generate(PROMPTS, max_new_tokens=8, num_return_sequences=20, seed=1)
     best = engine(particles=4).generate(PROMPTS, max_new_tokens=8, num_return_sequences=20, seed=1)
     assert float(best.scores.mean()) > float(one.scores.mean()) + 0.05
-    assert one.log_evidence is None and len(best.log_evidence) == len(best.texts) == 40
+    assert one.log_evidence is None and best.log_evidence is None and len(best.texts) == 40
     assert torch.equal(best.scores, torch.tensor(vowels(best.texts)))
 
 
@@ -111,7 +111,7 @@ def test_without_strength_particles_are_best_of_n():
 
 
 def test_a_text_does_not_depend_on_its_batch():
-    particles = engine(particles=3)
+    particles = engine(particles=3, keep="sample")
     together = particles.generate(PROMPTS, max_new_tokens=10, num_return_sequences=2, seed=3)
     for i, prompt in enumerate(PROMPTS):
         alone = particles.generate(prompt, max_new_tokens=10, num_return_sequences=2, seed=3)
@@ -137,7 +137,7 @@ def test_the_trace_is_that_of_the_text_that_was_kept():
 
 
 def test_weights_and_resampling_by_hand():
-    population = Population.of([Text("a", [1], 7)], count=4, share=0.5)
+    population = Population.of([Text("a", [1], 7)], count=4, keep="sample", share=0.5)
     assert population.resample(0) == {}  # all weigh the same
     first, second, third, fourth = population.particles
     first.new_ids, first.continuation, first.log_weight = [5], " b", math.log(4.0)

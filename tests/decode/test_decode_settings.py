@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from typing import ClassVar
 
 import pytest
 
@@ -46,7 +47,14 @@ def test_what_the_presets_are() -> None:
     """Written out once more: a default that moves by accident is seen here."""
     default = SconeConfig()
     assert default.lookahead == Mix(Expectation(tokens=3, among=10), Nothing(), weights=(1, 1))
-    shared = (default.top_k, default.top_p, default.min_p, default.min_mass, default.temperature, default.context_window)
+    shared = (
+        default.top_k,
+        default.top_p,
+        default.min_p,
+        default.min_mass,
+        default.temperature,
+        default.context_window,
+    )
     assert shared == (10, 1.0, 0.0, 0.02, 1.0, None)
     assert (default.reweigh, default.strength, default.epsilon) == ("odds", 24.0, 1e-4)
     fast = default.replace(top_k=8, min_mass=0.05, context_window=64, lookahead=Expectation(tokens=1, among=8))
@@ -111,10 +119,19 @@ def test_flat_names(text: str, expected: SconeConfig) -> None:
     [
         ("chains=2", "chains is an option of lookahead gibbs, and the lookahead is expectation+nothing"),
         ("fast,block=2", "block is an option of lookahead gibbs, and the lookahead is expectation"),
-        ("lookahead=nothing,tokens=2", "tokens is an option of lookahead expectation and gibbs and masked and paths, and the lookahead is nothing"),
+        (
+            "lookahead=nothing,tokens=2",
+            "tokens is an option of lookahead expectation and gibbs and masked and paths, and the lookahead is nothing",
+        ),
         ("lookahead=masked,count=2", "count is an option of lookahead paths, and the lookahead is masked"),
-        ("lookahead=gibbs,start_warmup=2", "start_warmup is an option of lookahead gibbs with start carried and gibbs with start masks, and the lookahead is gibbs"),
-        ("lookahead=gibbs,estimate=atsample,estimate_scale=2", "estimate_scale is an option of lookahead gibbs with estimate taylor, and"),
+        (
+            "lookahead=gibbs,start_warmup=2",
+            "start_warmup is an option of lookahead gibbs with start carried and gibbs with start masks, and the lookahead is gibbs",
+        ),
+        (
+            "lookahead=gibbs,estimate=atsample,estimate_scale=2",
+            "estimate_scale is an option of lookahead gibbs with estimate taylor, and",
+        ),
         ("lookahead=gibbs,start=cold", "start must be one of rollout, masks, carried, got 'cold'"),
         ("lookahead=gibbs,estimate=taylor2", "estimate must be one of atsample, atmean, taylor, got 'taylor2'"),
         ("lookahead=dreams", "lookahead must be of expectation, gibbs, masked, nothing, paths"),
@@ -131,7 +148,10 @@ def test_flat_names(text: str, expected: SconeConfig) -> None:
         ("strenght=2", "an option must be one of "),
         ("init=warm", "init is no option any more: write lookahead=Expectation(...), Masked(...), or Gibbs(start="),
         ("blend=0.5", "blend is no option any more: write lookahead=Mix("),
-        ("taylor_scale=1", "taylor_scale is no option any more: write lookahead=Gibbs(estimate=Taylor(scale=...)), or AtSample()"),
+        (
+            "taylor_scale=1",
+            "taylor_scale is no option any more: write lookahead=Gibbs(estimate=Taylor(scale=...)), or AtSample()",
+        ),
     ],
 )
 def test_refusals(text: str, message: str) -> None:
@@ -241,7 +261,7 @@ def test_kinds() -> None:
 def test_options_of_ones_own() -> None:
     @dataclasses.dataclass(frozen=True)
     class Kettle(Options):
-        retired = {"gas": "write heat=..."}
+        retired: ClassVar[dict[str, str]] = {"gas": "write heat=..."}
         heat: int = option(3, integer(1, 5), "how hot")
 
     assert Kettle(heat=5).replace(heat=1) == Kettle(1)

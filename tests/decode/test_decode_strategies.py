@@ -47,12 +47,18 @@ WAYS: dict[str, Lookahead] = {
     "masked": Masked(tokens=4),
     "masked, warm": Masked(tokens=2, temperature=2.0),
     "chains from a rollout, Taylor": Gibbs(tokens=5, block=3, iterations=2, estimate=Taylor()),
-    "chains from a short rollout, at the mean": Gibbs(tokens=5, start=Rollout(tokens=1), block=2, iterations=3, estimate=AtMean()),
+    "chains from a short rollout, at the mean": Gibbs(
+        tokens=5, start=Rollout(tokens=1), block=2, iterations=3, estimate=AtMean()
+    ),
     "chains from a rollout, as drawn": Gibbs(tokens=5, block=2, chains=2, coupled=False, estimate=AtSample()),
     "chains from masks, Taylor": Gibbs(tokens=5, start=Masks(warmup=1), chains=2, estimate=PAPER),
     "chains from masks, at the mean": Gibbs(tokens=5, start=Masks(), estimate=AtMean(marginals="masked")),
-    "chains from masks, as drawn": Gibbs(tokens=5, start=Masks(), sync_every=2, block=1, iterations=5, estimate=AtSample()),
-    "chains carried on, Taylor": Gibbs(tokens=5, start=Carried(), block=2, estimate=Taylor(marginals="masked", scale=0.5)),
+    "chains from masks, as drawn": Gibbs(
+        tokens=5, start=Masks(), sync_every=2, block=1, iterations=5, estimate=AtSample()
+    ),
+    "chains carried on, Taylor": Gibbs(
+        tokens=5, start=Carried(), block=2, estimate=Taylor(marginals="masked", scale=0.5)
+    ),
     "chains carried on, at the mean": Gibbs(tokens=5, start=Carried(), block=2, chains=2, estimate=AtMean()),
     "chains carried on, as drawn": Gibbs(
         tokens=5, start=Carried(), schedule="uniform", block=2, iterations=4, thin=2, estimate=AtSample()
@@ -195,7 +201,9 @@ def test_texts_that_have_ended(name: str) -> None:
 
     out = engine.generate(PROMPTS, max_new_tokens=5, seed=1, logits_processor=[end_the_second])
     assert [len(ids) for ids in out.token_ids] == [5, 3, 5] and out.token_ids[1][-1] == eos
-    assert out.finish_reasons == ["length", "stop", "length"] and out.texts[1] == PROMPTS[1] + lm.decode(out.token_ids[1][:2])
+    assert out.finish_reasons == ["length", "stop", "length"] and out.texts[1] == PROMPTS[1] + lm.decode(
+        out.token_ids[1][:2]
+    )
     last = out.trace[1][-1]
     assert float(last.q[0]) == pytest.approx(float(engine.verifier.score(out.texts[1])), abs=1e-5)
     if name not in WORKERS:
@@ -260,6 +268,40 @@ def test_a_callable_verifier(name: str) -> None:
     out = engine.generate(PROMPTS, max_new_tokens=3, seed=4)
     if name not in WORKERS:
         assert same_steps(engine.generate(PROMPTS[:1], max_new_tokens=3, seed=4), 0, out, 0)
+
+
+@pytest.mark.parametrize(
+    "lookahead", [Paths(tokens=3, count=2), Expectation(tokens=3)], ids=lambda way: type(way).__name__
+)
+def test_an_expected_path_does_not_end(lookahead: Lookahead) -> None:
+    """An expected embedding belongs to a text that goes on: how likely the end is plays no part in it."""
+    model, tok = tiny.llama()
+    ends, eos = copy.deepcopy(model), torch.tensor([tok.eos_token_id])
+    ends.lm_head.register_forward_hook(lambda module, given, out: out.index_fill(-1, eos, 1e4))
+    config = SconeConfig(lookahead=lookahead, min_mass=0, top_k=4)
+    plain, ending = (Scone((lm, tok), None, verifier(), config) for lm in (model, ends))
+    never = lambda ids, scores: scores.index_fill(1, eos, -torch.inf)  # noqa: E731
+    q, expected = (
+        engine.next_token(PROMPTS[0], max_new_tokens=9, logits_processor=[never]).q for engine in (ending, plain)
+    )
+    assert torch.allclose(q, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("chains", [False, True], ids=["paths", "chains"])
+def test_q_is_the_mean_over_what_was_drawn(chains: bool) -> None:
+    """Three futures of each candidate side by side, each judged once; coupled candidates draw with the same noise."""
+    seen: list[str] = []
+    judge = Verifier.from_callable(lambda texts: seen.extend(texts) or [len(text) / 99 for text in texts])
+    way: Any = Gibbs(tokens=4, chains=3, estimate=AtSample()) if chains else Paths(tokens=3, count=3, judged="drawn")
+    config = SconeConfig(lookahead=way, min_mass=0, top_k=4)
+    engine = Scone(tiny.llama(), tiny.masked_lm("bert"), judge, config)
+    step = engine.next_token(PROMPTS[0], max_new_tokens=9, seed=1)
+    assert len(seen) == 12
+    means = torch.tensor([len(text) / 99 for text in seen]).view(4, 3)
+    assert torch.allclose(step.q, means.mean(1), atol=1e-6) and means.std(1).max() > 0.005
+    seen.clear()
+    apart = engine.with_config(lookahead=way.replace(coupled=False)).next_token(PROMPTS[0], max_new_tokens=9, seed=1)
+    assert not torch.allclose(apart.q, step.q, atol=1e-4)
 
 
 @each(WAYS | WORKERS)

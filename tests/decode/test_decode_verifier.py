@@ -193,7 +193,9 @@ def test_expected_embeddings_stand_where_the_tokens_would(left: bool) -> None:
         verifier = Verifier(GPT2ForSequenceClassification(config).eval(), tok, target=1)
     else:
         verifier = Verifier(*tiny.classifier(tok), target="positive")
-    more = torch.tensor([tok(text, add_special_tokens=False)["input_ids"][:2] for text in (" was good", " music", " day")])
+    more = torch.tensor(
+        [tok(text, add_special_tokens=False)["input_ids"][:2] for text in (" was good", " music", " day")]
+    )
     rows = [[*tok(text, add_special_tokens=False)["input_ids"], *ids] for text, ids in zip(TEXTS, more.tolist())]
     expected = verifier.value_of_ids(*verifier.frame(rows))
     assert torch.allclose(verifier.value_of_expected(TEXTS, verifier.table[more]), expected, atol=1e-5)
@@ -224,6 +226,8 @@ def test_a_verifier_that_reads_texts_gets_a_strategy_that_can_serve_it(asked: ob
         assert engine.lookahead.tokens == asked.tokens and engine.lookahead.estimate == AtSample()
     else:
         assert engine.lookahead == served
-    mixed = Scone(tiny.llama(), tiny.masked_lm("bert"), callable_ & Verifier(*tiny.classifier(), target=1), engine.config)
+    mixed = Scone(
+        tiny.llama(), tiny.masked_lm("bert"), callable_ & Verifier(*tiny.classifier(), target=1), engine.config
+    )
     assert mixed.lookahead == engine.lookahead
     assert mixed.next_token("the movie was", max_new_tokens=3).q.isfinite().all()
