@@ -11,6 +11,7 @@ from scone_kernels.ops.encoder import EncoderLayer, encoder
 from scone_kernels.ops.expected_dot import expected_dot, expected_dot_from_logits
 from scone_kernels.ops.expected_embedding import expected_embedding, expected_embedding_from_logits
 from scone_kernels.ops.gibbs_sample import GibbsSample, gibbs_sample, gibbs_sample_from_logits
+from scone_kernels.ops.likely_rows import LikelyRows, likely_rows, likely_rows_from_logits
 from scone_kernels.ops.linear import for_few_rows, linear
 from scone_kernels.ops.linear_half import keep_halves, linear_half, to_panels
 from scone_kernels.ops.taylor_estimate import taylor_estimate
@@ -21,6 +22,7 @@ __all__ = [
     "EncoderLayer",
     "GibbsSample",
     "HogwildState",
+    "LikelyRows",
     "Snapshot",
     "Status",
     "decoder_step",
@@ -33,6 +35,8 @@ __all__ = [
     "gibbs_sample",
     "gibbs_sample_from_logits",
     "keep_halves",
+    "likely_rows",
+    "likely_rows_from_logits",
     "linear",
     "linear_half",
     "status",
