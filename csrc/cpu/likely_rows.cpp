@@ -157,11 +157,14 @@ class Search {
   Floats max_, sum_;
 };
 
+// to += p * the row of a token. Rows lie anywhere: that of `next` is fetched meanwhile.
 template <class T>
-void add_row(const at::Tensor& table, int64_t token, float p, float* to) {
-  const T* from = static_cast<const T*>(table.const_data_ptr()) + token * table.stride(0);
+void add_row(const at::Tensor& table, int64_t token, int64_t next, float p, float* to) {
+  const T* all = static_cast<const T*>(table.const_data_ptr());
+  const T *from = all + token * table.stride(0), *later = all + next * table.stride(0);
   const int64_t width = table.size(1), step = table.stride(1);
   if (step == 1) {
+    for (int64_t d = 0; d < width; d += 64 / sizeof(T)) __builtin_prefetch(later + d);
     for (int64_t d = 0; d < width; ++d) to[d] += p * float(from[d]);
   } else {
     for (int64_t d = 0; d < width; ++d) to[d] += p * float(from[d * step]);
@@ -206,7 +209,8 @@ class Results {
       std::fill_n(mean, width, good ? 0.0f : kNaN);
       const auto type = tables_[t].scalar_type();
       const auto add = type == at::kHalf ? add_row<c10::Half> : type == at::kBFloat16 ? add_row<c10::BFloat16> : add_row<float>;
-      for (int64_t i = 0; i < inside; ++i) add(tables_[t], found[i].token, p[i] / sum, mean);
+      for (int64_t i = 0; i < inside; ++i)
+        add(tables_[t], found[i].token, found[std::min(i + 1, inside - 1)].token, p[i] / sum, mean);
     }
   }
 
