@@ -16,8 +16,8 @@ from scone_kernels.ops import _triton as common
 # Chosen so that nothing spills (`python -m bench resources`); not timed on a GPU.
 FUSED = {
     torch.float32: common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_H": 32}, 8, 2),
-    torch.bfloat16: common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_H": 32}, 8, 3),
-    torch.float16: common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_H": 32}, 8, 3),
+    torch.bfloat16: common.Config({"BLOCK_N": 16, "BLOCK_V": 32, "BLOCK_H": 64}, 4, 3),
+    torch.float16: common.Config({"BLOCK_N": 16, "BLOCK_V": 32, "BLOCK_H": 64}, 4, 3),
 }
 FROM_LOGITS = dict.fromkeys(FUSED, common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_H": 16}, 4, 1))
 MERGE = common.Config({}, 4, 1, exact=True)
