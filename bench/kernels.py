@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 import scone_kernels
-from bench.cases import COMPILED, MODELS, ROWS, Case, make_case
+from bench.cases import COMPILED, LMS, MODELS, Case, make_case, models_of, rows_of
 from bench.machine import describe, peak_extra_bytes
 from bench.tables import markdown
 from scone_kernels.testing import OPS, assert_accurate
@@ -70,7 +70,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """Options of this benchmark; `report` shares them."""
     parser = argparse.ArgumentParser(prog="python -m bench kernels", description=__doc__)
     parser.add_argument("--op", choices=OPS, action="append", help="only this op (may be repeated)")
-    parser.add_argument("--model", choices=MODELS, action="append", help="only this size (may be repeated)")
+    parser.add_argument("--model", choices=[*MODELS, *LMS], action="append", help="only this size (may be repeated)")
     parser.add_argument("--rows", type=int, action="append", help="only this N (may be repeated)")
     parser.add_argument("--turns", type=int, default=5, help="timed calls of each method")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
@@ -83,8 +83,8 @@ def measure(arguments: argparse.Namespace, device: str) -> list[Timing]:
     timings: list[Timing] = []
     for op in arguments.op or OPS:
         compiled = None if arguments.no_compile else torch.compile(make_rival(op), dynamic=True)
-        for model in arguments.model or MODELS:
-            for rows in arguments.rows or ROWS:
+        for model in [name for name in models_of(op) if name in (arguments.model or models_of(op))]:
+            for rows in arguments.rows or rows_of(op, model):
                 case = make_case(op, model, rows, dtype=getattr(torch, arguments.dtype), device=device)
                 timings += time_case(case, compiled, arguments.turns, device)
     return timings
@@ -92,7 +92,7 @@ def measure(arguments: argparse.Namespace, device: str) -> list[Timing]:
 
 def make_rival(op: str) -> Callable[..., Any]:
     """The plain formulation of `op` that torch.compile is given."""
-    return make_case(op, "bert-384", 25).plain[COMPILED[op]]
+    return make_case(op, next(iter(models_of(op))), 25).plain[COMPILED[op]]
 
 
 def time_case(case: Case, compiled: Callable[..., Any] | None, turns: int, device: str) -> list[Timing]:
@@ -100,7 +100,7 @@ def time_case(case: Case, compiled: Callable[..., Any] | None, turns: int, devic
     small = case.first_rows()
     assert_accurate(small.run(), small)
     given = case.rival_arguments()
-    methods: dict[str, Callable[[], Any]] = {"scone_kernels": case.inputs.run}
+    methods: dict[str, Callable[[], Any]] = {"scone_kernels": case.inputs.run} | case.others
     methods |= {name: _bind(function, given) for name, function in case.plain.items()}
     if compiled is not None:
         methods[f"torch.compile, {COMPILED[case.op]}"] = _bind(compiled, given)

@@ -44,7 +44,12 @@ def _run(op, **changes):
         ("gibbs_sample_from_logits", {"counter": torch.zeros(4)}, TypeError, ["counter", "int64", "float32"]),
         ("likely_rows", {"weight": torch.zeros(6, 2)}, ValueError, ["weight", "(any, 3)", "(6, 2)"]),
         ("likely_rows", {"bias": torch.zeros(5)}, ValueError, ["bias", "(6,)", "(5,)"]),
-        ("likely_rows", {"tables": [torch.zeros(6, 2), torch.zeros(5, 2)]}, ValueError, ["tables[1]", "(6, any)", "(5, 2)"]),
+        (
+            "likely_rows",
+            {"tables": [torch.zeros(6, 2), torch.zeros(5, 2)]},
+            ValueError,
+            ["tables[1]", "(6, any)", "(5, 2)"],
+        ),
         ("likely_rows", {"tables": [torch.zeros(6, 2).double()]}, TypeError, ["tables[0]", "float32", "float64"]),
         ("likely_rows", {"among": 0}, ValueError, ["among", "1 to 64", "0"]),
         ("likely_rows", {"among": 65}, ValueError, ["among", "1 to 64", "65"]),
