@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from scone_kernels._panels import from_panels
 from scone_kernels.inference.ops.decoder_step import DecoderLayer
 from scone_kernels.inference.ops.encoder import EncoderLayer
-from scone_kernels.inference.ops.linear_half import from_panels
 
 __all__ = ["Products", "gflop", "memory_gigabytes"]
 

@@ -3,6 +3,7 @@
     python -m bench kernels                                  every op and size (about ten minutes on two cores)
     python -m bench kernels --model modernbert --rows 2000   part of it
     python -m bench kernels --no-compile                     without torch.compile
+    python -m bench kernels --one-thread                     CPU time of one thread, where others use the machine too
 
 Runs on the GPU if there is one. Methods take turns, so that a noisy machine disturbs all of them alike; a cell is the
 median of the turns, with the range of the middle half behind ±. A result is checked before it is timed. "of GEMM" is the
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 
 import scone_kernels
-from bench.cases import COMPILED, MODELS, ROWS, Case, make_case
+from bench.cases import COMPILED, LMS, MODELS, Case, make_case, models_of, rows_of
 from bench.machine import describe, peak_extra_bytes
 from bench.tables import markdown
 from scone_kernels.testing import OPS, assert_accurate
@@ -58,9 +59,10 @@ def main(argv: list[str]) -> int:
     arguments = parse(argv)
     print(f"# Kernels\n\n`python -m bench kernels {' '.join(argv)}`\n\n{describe()}\n\n{scone_kernels.status()}\n")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    before = gemm_gflops(device)
+    clock = clock_of(arguments)
+    before = gemm_gflops(device, clock)
     timings = measure(arguments, device)
-    after = gemm_gflops(device)
+    after = gemm_gflops(device, clock)
     print(f"One large square GEMM in float32: {before:.0f} GFLOP/s before, {after:.0f} after, best of five.\n")
     print(markdown(HEADER, table(timings, max(before, after))))
     return 0
@@ -70,10 +72,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """Options of this benchmark; `report` shares them."""
     parser = argparse.ArgumentParser(prog="python -m bench kernels", description=__doc__)
     parser.add_argument("--op", choices=OPS, action="append", help="only this op (may be repeated)")
-    parser.add_argument("--model", choices=MODELS, action="append", help="only this size (may be repeated)")
+    parser.add_argument("--model", choices=[*MODELS, *LMS], action="append", help="only this size (may be repeated)")
     parser.add_argument("--rows", type=int, action="append", help="only this N (may be repeated)")
     parser.add_argument("--turns", type=int, default=5, help="timed calls of each method")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--one-thread", action="store_true", help="time the CPU time of one thread")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     return parser.parse_args(argv)
 
@@ -81,26 +84,40 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def measure(arguments: argparse.Namespace, device: str) -> list[Timing]:
     """Time every case that the options name."""
     timings: list[Timing] = []
+    clock = clock_of(arguments)
     for op in arguments.op or OPS:
         compiled = None if arguments.no_compile else torch.compile(make_rival(op), dynamic=True)
-        for model in arguments.model or MODELS:
-            for rows in arguments.rows or ROWS:
+        for model in [name for name in models_of(op) if name in (arguments.model or models_of(op))]:
+            for rows in arguments.rows or rows_of(op, model):
                 case = make_case(op, model, rows, dtype=getattr(torch, arguments.dtype), device=device)
-                timings += time_case(case, compiled, arguments.turns, device)
+                timings += time_case(case, compiled, arguments.turns, device, clock)
     return timings
+
+
+def clock_of(arguments: argparse.Namespace) -> Callable[[], float]:
+    """What the options want to be read; `--one-thread` is heeded from then on."""
+    if arguments.one_thread:
+        torch.set_num_threads(1)
+    return time.thread_time if arguments.one_thread else time.perf_counter
 
 
 def make_rival(op: str) -> Callable[..., Any]:
     """The plain formulation of `op` that torch.compile is given."""
-    return make_case(op, "bert-384", 25).plain[COMPILED[op]]
+    return make_case(op, next(iter(models_of(op))), 25).plain[COMPILED[op]]
 
 
-def time_case(case: Case, compiled: Callable[..., Any] | None, turns: int, device: str) -> list[Timing]:
+def time_case(
+    case: Case,
+    compiled: Callable[..., Any] | None,
+    turns: int,
+    device: str,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Timing]:
     """Check the op, then let it and its rivals take turns."""
     small = case.first_rows()
     assert_accurate(small.run(), small)
     given = case.rival_arguments()
-    methods: dict[str, Callable[[], Any]] = {"scone_kernels": case.inputs.run}
+    methods: dict[str, Callable[[], Any]] = {"scone_kernels": case.inputs.run} | case.others
     methods |= {name: _bind(function, given) for name, function in case.plain.items()}
     if compiled is not None:
         methods[f"torch.compile, {COMPILED[case.op]}"] = _bind(compiled, given)
@@ -113,7 +130,7 @@ def time_case(case: Case, compiled: Callable[..., Any] | None, turns: int, devic
         seconds: dict[str, list[float]] = {name: [] for name in turn}
         for _ in range(turns):
             for name, method in turn.items():
-                seconds[name].append(_timed(method, device))
+                seconds[name].append(_timed(method, device, clock))
     yardstick = seconds.pop("GEMM", None)
     gemm = None if yardstick is None else GEMM_FLOPS / statistics.median(yardstick) / 1e9
     return [
@@ -139,10 +156,10 @@ def square_gemm(device: str) -> Callable[[], Any]:
     return lambda: torch.mm(left, right, out=out)
 
 
-def gemm_gflops(device: str) -> float:
+def gemm_gflops(device: str, clock: Callable[[], float] = time.perf_counter) -> float:
     """What the square GEMM reaches here, best of five."""
     gemm = square_gemm(device)
-    return GEMM_FLOPS / min(_timed(gemm, device) for _ in range(5)) / 1e9
+    return GEMM_FLOPS / min(_timed(gemm, device, clock) for _ in range(5)) / 1e9
 
 
 def table(timings: list[Timing], best: float) -> list[list[object]]:
@@ -174,14 +191,14 @@ def _bind(function: Callable[..., Any], given: tuple[Any, ...]) -> Callable[[], 
     return lambda: function(*given)
 
 
-def _timed(function: Callable[[], Any], device: str) -> float:
+def _timed(function: Callable[[], Any], device: str, clock: Callable[[], float] = time.perf_counter) -> float:
     if device == "cuda":
         torch.cuda.synchronize()
-    start = time.perf_counter()
+    start = clock()
     function()
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def _middle_half(times: list[float]) -> float:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.cases import MODELS, make_case
+from bench.cases import make_case, models_of
 from scone_kernels.testing import OPS, assert_accurate
 
+CASES = [(op, model) for op in OPS for model in models_of(op)]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -21,8 +22,7 @@ def _synchronised(function):
     return call
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(("op", "model"), CASES)
 def test_op(benchmark, op, model):
     case = make_case(op, model, 100, device=DEVICE)
     small = case.first_rows()
@@ -31,8 +31,7 @@ def test_op(benchmark, op, model):
     benchmark(_synchronised(case.inputs.run))
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(("op", "model"), CASES)
 def test_plain_torch(benchmark, op, model):
     case = make_case(op, model, 100, device=DEVICE)
     benchmark.group = f"{op} {model} N=100"

@@ -32,7 +32,7 @@ class SconeConfig(Options):
         "expand": "write lookahead=Expectation(...) or Gibbs(estimate=AtMean(), AtSample() or Taylor())",
         "blend": "write lookahead=Mix(Expectation(...), Nothing(), weights=(...))",
         "lm_lookahead": "write lookahead=Gibbs(start=Rollout(tokens=...))",
-        "lookahead_top_p": "write lookahead=Paths(top_p=...) or Gibbs(start=Rollout(top_p=...))",
+        "lookahead_top_p": "write lookahead=Gibbs(start=Rollout(top_p=...))",
         "lookahead_min_p": "write lookahead=Paths(min_p=...) or Gibbs(start=Rollout(min_p=...))",
         "mlm_temperature": "write lookahead=Gibbs(temperature=...)",
         "warmup": "write lookahead=Gibbs(start=Masks(warmup=...))",

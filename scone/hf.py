@@ -110,7 +110,7 @@ def generate_with(
         streamer.end()
     if not generation_config.return_dict_in_generate:
         return written
-    whole = state.cache if len(state.logits) == len(texts) and population is None else None
+    whole = state.cache if len(state.mask) == len(texts) and population is None else None
     found: dict[str, Any] = {"scores": collected.scores, "logits": collected.logits, "past_key_values": whole}
     return GenerateDecoderOnlyOutput(sequences=written, **found)  # type: ignore[arg-type]
 

@@ -29,7 +29,7 @@ TARGETS = {
     "sm_120": 101376,
     "gfx942": 65536,
 }
-MODULES = ("expected_embedding", "expected_dot", "gibbs_sample", "taylor_estimate")
+MODULES = ("expected_embedding", "expected_dot", "gibbs_sample", "likely_rows", "taylor_estimate")
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,18 @@ def head(hidden: Tensor, weight: Tensor, bias: Tensor | None, keep: Tensor | Non
     vocabulary(weight.shape[0], keep, temperature, device)
 
 
+def head_in_panels(
+    hidden: Tensor, weight: Tensor, width: int, bias: Tensor | None, keep: Tensor | None, temperature: float
+) -> None:
+    """The same with a weight (V, H) that is given in panels of 16 bits."""
+    device = hidden.device if isinstance(hidden, Tensor) else torch.device("cpu")
+    floats("hidden", hidden, (None, None), device)
+    panels("weight", weight, (width, hidden.shape[1]), device)
+    if bias is not None:
+        floats("bias", bias, (width,), device)
+    vocabulary(width, keep, temperature, device)
+
+
 def ready_logits(logits: Tensor, keep: Tensor | None, temperature: float) -> None:
     """The arguments that replace a head: logits (N, V), keep (V,), temperature."""
     device = logits.device if isinstance(logits, Tensor) else torch.device("cpu")
@@ -69,6 +81,19 @@ def vocabulary(size: int, keep: Tensor | None, temperature: float, device: torch
             raise TypeError(f"keep must be bool, got {keep.dtype}")
     if not (isinstance(temperature, (int, float)) and math.isfinite(temperature) and temperature > 0):
         raise ValueError(f"temperature must be a positive finite number, got {temperature!r}")
+
+
+def per_row(name: str, value: int | Tensor, rows: Tensor) -> Tensor:
+    """`value` as an int64 tensor (N,). An int of up to 64 bits, signed or not, stands for all rows."""
+    if isinstance(value, Tensor):
+        indices(name, value, (rows.shape[0],), rows.device)
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+        raise TypeError(f"{name} must be an int or an int64 tensor, got {type(value).__name__}")
+    if not -(2**63) <= value < 2**64:
+        raise ValueError(f"{name} must fit in 64 bits, got {value}")
+    signed = value - 2**64 if value >= 2**63 else value
+    return torch.full((rows.shape[0],), signed, dtype=torch.int64, device=rows.device)
 
 
 def segment_range(segment: Tensor, sequences: int) -> None:

@@ -14,6 +14,11 @@ def logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dty
     return out if bias is None else out + bias.to(dtype)
 
 
+def rows_of(weight: Tensor, vocabulary: int) -> Tensor:
+    """The weight (V, H) itself, or taken out of its panels (⌈V / 48⌉, H, 48)."""
+    return weight if weight.dim() == 2 else weight.transpose(1, 2).flatten(0, 1)[:vocabulary]
+
+
 def tempered(logits: Tensor, keep: Tensor | None, temperature: float, dtype: torch.dtype = torch.float32) -> Tensor:
     """-inf where `keep` is false, then divided by the temperature (as a product with its inverse, as in the kernels)."""
     out = logits.to(dtype)

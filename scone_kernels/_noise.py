@@ -73,3 +73,9 @@ def gumbel(seed: Tensor, counter: Tensor, tokens: int) -> Tensor:
     block = torch.arange((tokens + 3) // 4, device=seed.device)
     words = torch.stack(philox(seed[:, None], counter[:, None], block), dim=-1)  # (N, V / 4, 4)
     return gumbel_of_bits(words.flatten(1)[:, :tokens])
+
+
+def gumbel_at(seed: Tensor, counter: Tensor, tokens: Tensor) -> Tensor:
+    """Noise float32 of single tokens, int64; the three broadcast."""
+    words = torch.stack(philox(seed, counter, tokens // 4), dim=-1)
+    return gumbel_of_bits(words.gather(-1, (tokens % 4)[..., None])[..., 0])

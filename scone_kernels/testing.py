@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .ops import expected_dot, expected_embedding, gibbs_sample, taylor_estimate
+from .ops import expected_dot, expected_embedding, gibbs_sample, likely_rows, taylor_estimate
 
 __all__ = ["OPS", "Inputs", "assert_accurate", "make_inputs", "worst_error"]
 
@@ -26,6 +26,8 @@ OPS: tuple[str, ...] = (
     "expected_dot_from_logits",
     "gibbs_sample",
     "gibbs_sample_from_logits",
+    "likely_rows",
+    "likely_rows_from_logits",
     "taylor_estimate",
 )
 
@@ -59,6 +61,8 @@ class Inputs:
         values = self.arguments
         if self.op.startswith("gibbs_sample"):
             return torch.log_softmax(_exact_logits(self), -1)
+        if self.op.startswith("likely_rows"):
+            return _side_by_side(_exact_likely(self))
         ordered = [values.get(name, "position" if name == "form" else None) for name in _ORDER[self.op]]
         return _REFERENCE[self.op](*ordered, dtype=torch.float64)
 
@@ -70,7 +74,7 @@ class Inputs:
         its probability, and the other tokens' too, so that a probability counts 1 + |logit| + mean |logit| times; a
         logit's own terms are those of its dot product.
         """
-        values = {name: value.double().abs() if _is_float(value) else value for name, value in self.arguments.items()}
+        values = {name: _changed(value, lambda x: x.double().abs()) for name, value in self.arguments.items()}
         if self.op == "taylor_estimate":
             changed = replace(self, arguments=values | {"anchor": -values["anchor"]})
             return changed.exact()
@@ -80,6 +84,8 @@ class Inputs:
         if values.get("bias") is not None:
             size = size + values["bias"]
         size = (size / values["temperature"]).masked_fill(probability == 0, 0.0)
+        if self.op.startswith("likely_rows"):
+            return _likely_magnitude(_exact_likely(self), values["tables"], probability, size)
         moved = 1 + size + (probability * size).sum(-1, keepdim=True)
         if self.op.startswith("gibbs_sample"):
             return moved - torch.log_softmax(logits, -1)
@@ -91,7 +97,7 @@ class Inputs:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
         """The same call with `change` applied to every floating-point tensor, for instance to make it a view."""
-        changed = {name: change(value) if _is_float(value) else value for name, value in self.arguments.items()}
+        changed = {name: _changed(value, change) for name, value in self.arguments.items()}
         return replace(self, arguments=changed)
 
 
@@ -112,7 +118,7 @@ def make_inputs(
 ) -> Inputs:
     """Random arguments of `op`: logits spread by about 3, a tenth of the tokens masked.
 
-    `width` is H, `table_width` is D (H if None). `sequences` gives `expected_dot` one gradient per sequence; without it
+    `width` is H, `table_width` is D (H if None); `likely_rows` gets a second table of half of it. `sequences` gives `expected_dot` one gradient per sequence; without it
     each row has its own. `taylor_estimate` takes `rows` positions of `sequences` sequences and ignores the vocabulary.
 
     >>> make_inputs("gibbs_sample", rows=2, vocabulary=5, width=3).run().tokens.shape
@@ -144,9 +150,12 @@ def make_inputs(
         mask = torch.rand(vocabulary, generator=random) > 0.1
         mask[0] = True
         arguments["keep"] = mask.to(device)
-    if op.startswith("gibbs_sample"):
+    if op.startswith(("gibbs_sample", "likely_rows")):
         arguments |= {"seed": seed, "counter": torch.arange(rows, device=device)}
-    else:
+    if op.startswith("likely_rows"):
+        widths = (table_width, 1 + table_width // 2)
+        arguments |= {"tables": [normal(vocabulary, wide) for wide in widths], "among": 10, "min_p": 0.01}
+    elif not op.startswith("gibbs_sample"):
         arguments["table"] = normal(vocabulary, table_width)
     if op.startswith("expected_dot"):
         arguments["grad"] = normal(groups, table_width)
@@ -168,8 +177,11 @@ def assert_accurate(actual: Any, inputs: Inputs) -> None:
     """Fail unless `actual` is as accurate as plain torch in the same dtype: error <= 2 * torch's + float32's epsilon.
 
     Both errors are against float64 and relative to `inputs.magnitude()`. For a sampler the log-probability of the drawn
-    token is compared.
+    token is compared. Likely tokens, and the draw among them, must be those of float64.
     """
+    if isinstance(actual, likely_rows.LikelyRows):
+        _assert_likely(actual, inputs)
+        actual = _side_by_side(actual)
     exact, plain, magnitude = inputs.exact(), inputs.plain(), inputs.magnitude()
     if inputs.op.startswith("gibbs_sample"):
         tokens, actual = actual
@@ -187,8 +199,46 @@ def assert_accurate(actual: Any, inputs: Inputs) -> None:
         )
 
 
-def _is_float(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
+def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same with `change` applied to floating-point tensors, also those in a list."""
+    if isinstance(value, list):
+        return [_changed(one, change) for one in value]
+    return change(value) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _exact_likely(inputs: Inputs) -> likely_rows.LikelyRows:
+    """`likely_rows` in float64."""
+    values = inputs.arguments
+    logits = _exact_logits(replace(inputs, arguments={**values, "keep": None, "temperature": 1.0}))
+    seed = torch.zeros_like(values["counter"]) + values["seed"]
+    masked = (values.get("keep"), values["temperature"], values["among"], values["min_p"])
+    found = likely_rows.reference.from_logits(
+        logits, values["tables"], *masked, seed, values["counter"], dtype=torch.float64
+    )
+    return likely_rows.LikelyRows(found[4:], *found[:4])
+
+
+def _assert_likely(actual: likely_rows.LikelyRows, inputs: Inputs) -> None:
+    exact = _exact_likely(inputs)
+    if not torch.equal(actual.tokens, exact.tokens):
+        raise AssertionError(f"{inputs.op}: tokens must be {exact.tokens}, got {actual.tokens}")
+    if actual.drawn is None or exact.drawn is None or not torch.equal(actual.drawn, exact.drawn):
+        raise AssertionError(f"{inputs.op}: drawn must be {exact.drawn}, got {actual.drawn}")
+
+
+def _side_by_side(likely: likely_rows.LikelyRows) -> Tensor:
+    """All numbers of a result in one (N, ...); a log-probability of -inf counts as 0."""
+    log_p = likely.log_p.masked_fill(likely.tokens < 0, 0.0)
+    return torch.cat([*likely.rows, log_p, likely.log_mass[:, None]], 1)
+
+
+def _likely_magnitude(exact: likely_rows.LikelyRows, tables: list[Tensor], probability: Tensor, size: Tensor) -> Tensor:
+    """As `Inputs.magnitude`; probability and size (N, V) are those of the whole vocabulary."""
+    inside, picked = exact.tokens >= 0, exact.tokens.clamp(min=0)
+    p, near = exact.log_p.exp(), size.gather(1, picked) * inside
+    mean, whole = (p * near).sum(1, keepdim=True), (probability * size).sum(1, keepdim=True)
+    rows = [torch.einsum("nk,nkd->nd", p * (1 + near + mean), table[picked]) for table in tables]
+    return torch.cat([*rows, 1 + near + mean - exact.log_p.masked_fill(~inside, 0.0), 1 + mean + whole], 1)
 
 
 def _masked(logits: Tensor, keep: Tensor | None, temperature: float) -> Tensor:
@@ -215,10 +265,20 @@ def _plain_taylor(score, grad, expected, anchor, segment, form="position") -> Te
     return score.index_add(0, segment, (grad * (expected - anchor)).sum(-1))
 
 
+def _plain_likely(logits: Tensor, tables: list[Tensor], tokens: Tensor) -> Tensor:
+    """What torch makes of the likely tokens once they are known: in half precision it would find others."""
+    found = logits.gather(1, tokens.clamp(min=0)).masked_fill(tokens < 0, -torch.inf)
+    log_p = torch.log_softmax(found, -1)
+    rows = [torch.einsum("nk,nkd->nd", log_p.exp(), table[tokens.clamp(min=0)]) for table in tables]
+    log_mass = torch.logsumexp(found, -1) - torch.logsumexp(logits, -1)
+    return _side_by_side(likely_rows.LikelyRows(rows, tokens, log_p, log_mass, None))
+
+
 _PLAIN: dict[str, Callable[..., Tensor]] = {
     "expected_embedding": _plain_embedding,
     "expected_dot": _plain_dot,
     "gibbs_sample": lambda logits: torch.log_softmax(logits, -1),
+    "likely_rows": _plain_likely,
     "taylor_estimate": _plain_taylor,
 }
 _REFERENCE: dict[str, Callable[..., Tensor]] = {
@@ -249,6 +309,9 @@ def _formula_arguments(inputs: Inputs) -> dict[str, Any]:
         logits = torch.nn.functional.linear(hidden, weight, bias)
     logits = _masked(logits, values.pop("keep", None), values.pop("temperature"))
     values.pop("seed", None), values.pop("counter", None)
+    if inputs.op.startswith("likely_rows"):
+        values.pop("among"), values.pop("min_p")
+        values["tokens"] = _exact_likely(inputs).tokens
     return {"logits": logits, **values}
 
 

@@ -64,6 +64,12 @@ struct Kernels {
   void (*sample)(int vecs, int64_t tokens, int64_t first, const float* tile, const uint32_t* seed,
                  const uint32_t* counter, const float* floor, float* best, int32_t* best_token, float* best_score);
 
+  // A step of a search through one row's logits: out = (in + bias) * scale, or -inf where keep is 0; bias and keep may be
+  // null. max and sum (in and out) are those of the online softmax. found: which are above `floor`, in their order; the
+  // result is how many. Of out and found whole vectors are written.
+  int64_t (*scan)(int64_t count, const float* in, const float* bias, const uint8_t* keep, float scale, float floor,
+                  float* out, float* max, float* sum, int32_t* found);
+
   // sum_d a[d] * (b[d] - c[d]), or sum_d a[d] * b[d] if c is null.
   float (*dot_difference)(int64_t width, const float* a, const float* b, const float* c);
 

@@ -126,10 +126,13 @@ class Temper {
   }
   void apply(const Panel& panel, int64_t first, int64_t tokens, float* tile) const {
     if (!bias_.defined() && !keep_.defined() && scale_ == 1.0f) return;
-    panel.build->temper(panel.vecs, tokens, bias_.defined() ? bias_.data_ptr<float>() + first : nullptr,
-                        keep_.defined() ? reinterpret_cast<const uint8_t*>(keep_.data_ptr<bool>()) + first : nullptr,
-                        scale_, tile);
+    panel.build->temper(panel.vecs, tokens, bias_at(first), keep_at(first), scale_, tile);
   }
+  const float* bias_at(int64_t token) const { return bias_.defined() ? bias_.data_ptr<float>() + token : nullptr; }
+  const uint8_t* keep_at(int64_t token) const {
+    return keep_.defined() ? reinterpret_cast<const uint8_t*>(keep_.data_ptr<bool>()) + token : nullptr;
+  }
+  float scale() const { return scale_; }
 
  private:
   float scale_;

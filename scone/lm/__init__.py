@@ -2,7 +2,7 @@
 
 from scone.lm.masked import MaskedLM
 from scone.lm.model import CausalLM, LMState, check_finite
-from scone.lm.sampling import Candidates, choose, likeliest, propose, truncate
+from scone.lm.sampling import Candidates, choose, propose, truncate
 from scone.lm.tokens import position_limit, same_vocabulary, special_frame
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "MaskedLM",
     "check_finite",
     "choose",
-    "likeliest",
     "position_limit",
     "propose",
     "same_vocabulary",

@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from scone.errors import InputError, ModelError, NumericalError
-from scone.lm.sampling import likeliest
+from scone_kernels import LikelyRows, likely_rows, likely_rows_from_logits
 from scone_kernels.inference import accelerate
 
 __all__ = ["CausalLM", "LMState", "check_finite"]
@@ -33,7 +34,17 @@ class LMState:
 
     cache: Any
     mask: Tensor  # (B, T) 1 where a token is real: texts are padded on the left
-    logits: Tensor  # (B, V) float32
+    ready: Tensor | None  # (B, V) float32 logits, or None where only `hidden` is known so far
+    hidden: Tensor | None = None  # (B, H) what the head makes the logits of
+    head: Callable[[Tensor], Tensor] | None = None
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """(B, V) float32; made when first asked for where the state holds what comes before the head."""
+        if self.ready is not None:
+            return self.ready
+        assert self.hidden is not None and self.head is not None
+        return self.head(self.hidden).float()
 
 
 class CausalLM:
@@ -51,6 +62,7 @@ class CausalLM:
             raise ModelError(f"lm must be a causal LM of transformers with an output head, got {type(model).__name__}")
         self.model = model.eval()
         self._fast = accelerate(model)
+        self._going: Tensor | None = None
         self.tokenizer = tokenizer
         self.name = type(model).__name__
         accepts = inspect.signature(model.forward).parameters
@@ -107,23 +119,29 @@ class CausalLM:
         mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=self.device)
         return self.read(ids, mask, None)
 
-    def step(self, state: LMState, tokens: Tensor) -> LMState:
-        """The state after one more token for each text; tokens: (B,). The given state's cache grows: fork it first."""
+    def step(self, state: LMState, tokens: Tensor, *, headless: bool = False) -> LMState:
+        """The state after one more token for each text; tokens: (B,), or input embeddings (B, H).
+
+        The given state's cache grows: fork it first. `headless`: make logits only when they are asked for.
+        """
         mask = torch.cat([state.mask, state.mask.new_ones(len(tokens), 1)], dim=1)
-        return self.read(tokens.to(self.device)[:, None], mask, state.cache)
+        return self.read(tokens.to(self.device)[:, None], mask, state.cache, headless=headless)
 
     def select(self, state: LMState, rows: Tensor) -> LMState:
         """The state of some rows, in that order and perhaps several times; the given state stays as it was."""
         if torch.equal(rows.cpu(), torch.arange(len(state.mask))):
-            return LMState(_fork_cache(state.cache), state.mask, state.logits)
+            return replace(state, cache=_fork_cache(state.cache))
         rows = rows.to(self.device)
-        return LMState(_select_cache(state.cache, rows), state.mask[rows], state.logits[rows])
+        cache, mask = _select_cache(state.cache, rows), state.mask[rows]
+        if state.hidden is not None:
+            return LMState(cache, mask, None, state.hidden[rows], state.head)
+        return LMState(cache, mask, state.logits[rows])
 
     def join(self, first: LMState, second: LMState, order: Sequence[int]) -> LMState:
         """The rows of two states that have read equally many tokens, in the order given."""
         rows = torch.tensor(list(order), device=self.device)
-        mask, logits = torch.cat([first.mask, second.mask])[rows], torch.cat([first.logits, second.logits])[rows]
-        return LMState(_join_caches(first.cache, second.cache, rows), mask, logits)
+        cache, mask = _join_caches(first.cache, second.cache, rows), torch.cat([first.mask, second.mask])[rows]
+        return LMState(cache, mask, torch.cat([first.logits, second.logits])[rows])
 
     @torch.no_grad()
     def rollout(self, state: LMState, length: int, draw: Callable[[Tensor, int], Tensor]) -> list[list[int]]:
@@ -133,7 +151,7 @@ class CausalLM:
         """
         stops = torch.tensor(sorted(self.stop_ids), device=self.device)
         drawn: list[Tensor] = []
-        alive = torch.ones(len(state.logits), dtype=torch.bool, device=self.device)
+        alive = torch.ones(len(state.mask), dtype=torch.bool, device=self.device)
         for i in range(length):
             state = self.step(state, drawn[-1].clamp(min=0)) if drawn else state
             tokens = draw(state.logits, i).to(self.device)
@@ -151,23 +169,60 @@ class CausalLM:
         input embeddings, so that nothing is drawn. The cache grows: fork it first.
         """
         own = self.model.get_input_embeddings().weight
-        stops = torch.tensor(sorted(self.stop_ids), dtype=torch.long, device=state.logits.device)
         means: list[list[Tensor]] = [[] for _ in tables]
         for i in range(length):
-            log_p, tokens = likeliest(state.logits, among, barred=stops)  # (B, k)
-            p = log_p.softmax(-1)
-            for found, table in zip(means, tables):
-                found.append(_mean_rows(p, tokens, table))
+            wanted = [*tables, own] if i + 1 < length else tables
+            rows = self.likely(state, wanted, among=among, goes_on=True).rows
+            for found, mean, table in zip(means, rows, tables):
+                found.append(mean.to(table.dtype))
             if i + 1 < length:
-                mask = torch.cat([state.mask, state.mask.new_ones(len(p), 1)], dim=1)
-                state = self.read(_mean_rows(p, tokens, own)[:, None], mask, state.cache)
+                state = self.step(state, rows[-1].to(own.dtype), headless=True)
         return [torch.stack(found, 1) for found in means]
 
+    def likely(
+        self,
+        state: LMState,
+        tables: Sequence[Tensor],
+        *,
+        among: int,
+        goes_on: bool,
+        min_p: float = 0.0,
+        seed: Tensor | None = None,
+        counter: int | None = None,
+    ) -> LikelyRows:
+        """The `among` likeliest next tokens, the mean rows of tables (V, D) over them and, with a seed, a draw.
+
+        `goes_on`: without the tokens that end the text. Through the head once, without logits, where those are not made.
+        """
+        options: dict[str, Any] = {"among": min(among, 64), "min_p": min_p, "seed": seed, "counter": counter}
+        options["keep"] = self._keep(state.mask.device) if goes_on else None
+        device = state.mask.device if state.hidden is None else state.hidden.device
+        near = [self._of_vocabulary(table, device) for table in tables]
+        if state.hidden is None or "logits" in vars(state):
+            return likely_rows_from_logits(state.logits, near, **options)
+        weight, bias = self._fast.packed_head
+        return likely_rows(state.hidden, weight, near, bias=bias, width=self.vocabulary, **options)
+
+    def _keep(self, device: torch.device) -> Tensor:
+        """(V,) bool: tokens that do not end a text."""
+        if self._going is None or self._going.device != device or len(self._going) != self.vocabulary:
+            keep = torch.ones(self.vocabulary, dtype=torch.bool)
+            keep[[i for i in self.stop_ids if i < len(keep)]] = False
+            self._going = keep.to(device)
+        return self._going
+
+    def _of_vocabulary(self, table: Tensor, device: torch.device) -> Tensor:
+        """A table with one row for each row of the head, where the head is."""
+        rows = self.vocabulary
+        if table.shape[0] < rows:  # some heads have more rows than the model has tokens
+            table = torch.cat([table, table.new_zeros(rows - table.shape[0], table.shape[1])])
+        return table.detach()[:rows].to(device)
+
     @torch.no_grad()
-    def read(self, ids: Tensor, mask: Tensor, cache: Any) -> LMState:
+    def read(self, ids: Tensor, mask: Tensor, cache: Any, *, headless: bool = False) -> LMState:
         """Run ids (B, n) that follow what the cache holds; mask: (B, all tokens so far). The cache grows in place.
 
-        Input embeddings (B, n, H) may take the place of ids.
+        Input embeddings (B, n, H) may take the place of ids. `headless`: make logits only when they are asked for.
         """
         ids, mask = ids.to(self.device), mask.to(self.device)
         padded = not bool(mask.all())
@@ -177,6 +232,10 @@ class CausalLM:
             kwargs["attention_mask"] = mask
         if padded and self._accepts_positions:
             kwargs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        if headless and self._fast.gives_hidden:
+            hidden, grown = self._fast.hidden(past_key_values=cache, use_cache=True, **kwargs)
+            check_finite(hidden, f"the causal LM {self.name}")
+            return LMState(grown, mask, None, hidden, self._fast.logits)
         out = self._fast(past_key_values=cache, use_cache=True, **kwargs)
         logits = out.logits[:, -1].float()
         check_finite(logits, f"the causal LM {self.name}", allow_infinite=True)
@@ -197,11 +256,6 @@ def check_finite(x: Tensor, source: str, *, allow_infinite: bool = False) -> Non
     bad = x.isnan() if allow_infinite else ~x.isfinite()
     if bool(bad.any()):
         raise NumericalError(f"{source} returned NaN in {int(bad.sum())} of {x.numel()} values")
-
-
-def _mean_rows(p: Tensor, tokens: Tensor, table: Tensor) -> Tensor:
-    """(B, D): rows of the table (V, D) at tokens (B, k), weighted by p (B, k)."""
-    return (p[..., None].to(table.device) * table[tokens.to(table.device)].float()).sum(1).to(table.dtype)
 
 
 def _stop_ids(model: Any, tokenizer: Any) -> list[int]:

@@ -12,7 +12,7 @@ from torch import Tensor
 import scone_kernels as kernels
 from scone.errors import InputError
 
-__all__ = ["Candidates", "choose", "likeliest", "propose", "truncate"]
+__all__ = ["Candidates", "choose", "propose", "truncate"]
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,3 @@ def truncate(logits: Tensor, *, top_p: float = 1.0, min_p: float = 0.0) -> Tenso
     p = (found - logits.logsumexp(-1, keepdim=True)).exp()
     inside = kept.gather(-1, tokens) & (p.cumsum(-1) - p < top_p)  # p.cumsum - p: the mass ahead of a token
     return torch.full_like(logits, -torch.inf).scatter(-1, tokens, found.masked_fill(~inside, -torch.inf))
-
-
-def likeliest(logits: Tensor, count: int, *, barred: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits and ids of the `count` likeliest tokens that are not `barred`, without a copy of all logits.
-
-    >>> likeliest(torch.tensor([[0.0, 3.0, 1.0, 2.0]]), 2, barred=torch.tensor([1]))
-    (tensor([[2., 1.]]), tensor([[3, 2]]))
-    """
-    size = logits.shape[1]
-    found, tokens = logits.topk(min(count + len(barred), size))
-    found, order = found.masked_fill(torch.isin(tokens, barred), -torch.inf).topk(min(count, size))
-    return found, tokens.gather(1, order)

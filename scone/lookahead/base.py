@@ -63,7 +63,7 @@ class Query:
             place = {key: row for row, key in enumerate(unique)}
             rows = [place[id(text)] for text in self.texts]
         with self.timer("look ahead"):
-            return lm.step(lm.select(state, torch.tensor(rows)), self.tokens)
+            return lm.step(lm.select(state, torch.tensor(rows)), self.tokens, headless=True)
 
     @property
     def was_read(self) -> LMState | None:
@@ -132,7 +132,7 @@ class Lookahead(Options):
 
         >>> from scone.lookahead import Expectation
         >>> Expectation(3).serving(frozenset({"lm states"}))  # a verifier that reads texts
-        Paths(tokens=3, count=4, judged='drawn', top_p=0.9, min_p=0.1, coupled=True)
+        Paths(tokens=3, count=4, judged='drawn', among=20, min_p=0.1, coupled=True)
         """
         missing = self.needs - offers
         if not missing:

@@ -26,7 +26,7 @@ class Expectation(Lookahead):
     needs = frozenset({LM_STATES, EMBEDDINGS})
 
     tokens: int = option(3, integer(1), "tokens to look ahead")
-    among: int = option(10, integer(1), "an expectation is over this many of the likeliest tokens")
+    among: int = option(10, integer(1, 64), "an expectation is over this many of the likeliest tokens")
 
     def judge(self, query: Query) -> Answer:
         parts, lm = query.parts, query.parts.lm

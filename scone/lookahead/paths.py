@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 import torch
 from torch import Tensor
 
-import scone_kernels as kernels
-from scone.lm import LMState, truncate
+from scone.lm import LMState
 from scone.lookahead.base import Answer, Lookahead, Query
 from scone.lookahead.parts import EMBEDDINGS, LM_STATES
 from scone.options import choice, flag, integer, number, option
 from scone.output import Cost
 from scone.seeds import chain_seed, mix, rollout_seed
 
-__all__ = ["Paths", "draw_paths", "path_seeds"]
+__all__ = ["Paths", "path_seeds"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Paths(Lookahead):
     judged: str = option(
         "expected", choice("expected", "drawn"), "a path at its expected embeddings, or its tokens as drawn"
     )
-    top_p: float = option(0.9, number(0, 1, above=True), "draw only the likeliest tokens of this mass")
+    among: int = option(20, integer(1, 64), "draw among this many of the likeliest tokens")
     min_p: float = option(0.1, number(0, 1), "draw no token below this share of the likeliest one's probability")
     coupled: bool = option(
         True, flag(), "candidates share their random numbers, so that noise does not tell them apart"
@@ -54,8 +54,7 @@ class Paths(Lookahead):
         with query.timer("look ahead"):
             seed = path_seeds(query, self.count, coupled=self.coupled)
             forked = lm.select(read, torch.arange(rows) // self.count)
-            tables = parts.lm_tables if self.judged == "expected" else []
-            drawn, means = draw_paths(query, forked, seed, tokens, tables, top_p=self.top_p, min_p=self.min_p)
+            drawn, means = self._draw(query, forked, seed, tokens)
         written = [text for text in query.written for _ in range(self.count)]
         with query.timer("estimate"):
             if self.judged == "expected":
@@ -70,6 +69,28 @@ class Paths(Lookahead):
         )
         return Answer(q.unflatten(1, (-1, self.count)).mean(-1), cost)
 
+    def _draw(self, query: Query, state: LMState, seed: Tensor, tokens: int) -> tuple[list[list[int]], list[Tensor]]:
+        """Tokens after each row of a state that may grow, and for each verifier the mean embeddings (rows, tokens, D) there.
+
+        An expected embedding belongs to a text that goes on; where tokens are judged as drawn, a path ends where its text does.
+        """
+        lm, tables = query.parts.lm, query.parts.lm_tables if self.judged == "expected" else []
+        noise = rollout_seed(seed, query.step).to(state.mask.device)
+        means: list[list[Tensor]] = [[] for _ in tables]
+        drawn: list[Tensor] = []
+        for i in range(tokens):
+            likely = lm.likely(
+                state, tables, among=self.among, min_p=self.min_p, goes_on=bool(tables), seed=noise, counter=i
+            )
+            for found, mean, table in zip(means, likely.rows, tables):
+                found.append(mean.to(table.dtype))
+            assert likely.drawn is not None
+            drawn.append(likely.drawn)
+            if i + 1 < tokens:
+                state = lm.step(state, likely.drawn, headless=True)
+        paths = [list(takewhile(lambda t: t not in lm.stop_ids, path)) for path in torch.stack(drawn, 1).tolist()]
+        return paths, [torch.stack(found, 1) for found in means]
+
     def instead(self, missing: frozenset[str]) -> Lookahead | None:
         """Without embeddings the same paths, judged as drawn."""
         return self.replace(judged="drawn") if missing == {EMBEDDINGS} else None
@@ -79,24 +100,3 @@ def path_seeds(query: Query, count: int, *, coupled: bool) -> Tensor:
     """(n * count,) seeds: those of a text's chains, the same for all its candidates where these are coupled."""
     seed = torch.tensor([chain_seed(text.seed, c) for text in query.texts for c in range(count)])
     return seed if coupled else mix(seed, query.tokens.repeat_interleave(count))
-
-
-def draw_paths(
-    query: Query, state: LMState, seed: Tensor, tokens: int, tables: list[Tensor], *, top_p: float, min_p: float
-) -> tuple[list[list[int]], list[Tensor]]:
-    """Up to `tokens` tokens after each row of a state that may grow, and the tables' mean rows (R, tokens, D) there."""
-    lm = query.parts.lm
-    noise = rollout_seed(seed, query.step).to(state.logits.device)
-    stops = torch.tensor(sorted(lm.stop_ids), dtype=torch.long, device=state.logits.device)
-    means: list[list[Tensor]] = [[] for _ in tables]
-
-    def draw(logits: Tensor, i: int) -> Tensor:
-        if tables:  # an expected embedding belongs to a text that goes on
-            logits = logits.index_fill(1, stops, -torch.inf)
-        logits = truncate(logits, top_p=top_p, min_p=min_p)
-        for found, table in zip(means, tables):
-            found.append(kernels.expected_embedding_from_logits(logits, table).to(table.dtype))
-        return kernels.gibbs_sample_from_logits(logits, seed=noise, counter=i).tokens
-
-    drawn = lm.rollout(state, tokens, draw)
-    return drawn, [torch.stack(found, 1) for found in means]

@@ -9,12 +9,14 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+import scone_kernels as kernels
+from scone.lm import truncate
 from scone.lookahead.base import Query
 from scone.lookahead.chains import shift
 from scone.lookahead.parts import LM_STATES
-from scone.lookahead.paths import draw_paths
 from scone.options import Options, integer, number, option
 from scone.output import Cost
+from scone.seeds import rollout_seed
 
 __all__ = ["Beginning", "Carried", "Masks", "Rollout", "Start"]
 
@@ -62,7 +64,13 @@ class Rollout(Start):
         count = whole if self.tokens is None else min(whole, self.tokens)
         read = query.read
         forked = lm.select(read, torch.arange(len(seed)) // chains)
-        drawn, _ = draw_paths(query, forked, seed, count, [], top_p=self.top_p, min_p=self.min_p)
+        noise = rollout_seed(seed, query.step).to(forked.mask.device)
+
+        def draw(logits: Tensor, i: int) -> Tensor:
+            logits = truncate(logits, top_p=self.top_p, min_p=self.min_p)
+            return kernels.gibbs_sample_from_logits(logits, seed=noise, counter=i).tokens
+
+        drawn = lm.rollout(forked, count, draw)
         goes_on = [count < whole and len(path) == count for path in drawn]
         before = [text for text in query.written for _ in range(chains)]
         after = [text + query.future(i // chains, path) for i, (text, path) in enumerate(zip(before, drawn))]

@@ -100,6 +100,20 @@ class Accelerated:
         layer = self.model.get_output_embeddings()
         return layer.weight, layer.bias
 
+    @property
+    def packed_head(self) -> tuple[Tensor, Tensor | None]:
+        """The same as kernels read it: the weight in panels of 16 bits where it is kept so."""
+        plan = self._found[1] if self._found is not None else None
+        weights = _weights(plan) if isinstance(plan, Decoder) else ""
+        return self.head if isinstance(weights, str) else (weights[-2], weights[-1])  # type: ignore[return-value]
+
+    def logits(self, states: Tensor) -> Tensor:
+        """What the head makes of states (B, H) that `hidden` gave: (B, V)."""
+        weight, bias = self.packed_head
+        if weight.dim() == 2:
+            return torch.nn.functional.linear(states, weight, bias)
+        return torch.ops.scone_kernels.linear_half(states, weight, bias, self.head[0].shape[0])
+
     def hidden(self, **call: Any) -> tuple[Tensor, Any]:
         """The states (B, H) that the head makes the last token's logits of, and the cache, for a call as of the model.
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .ops.linear_half import to_panels
+from .._panels import to_panels
 from .structure import Unfit
 
 __all__ = ["Packed"]

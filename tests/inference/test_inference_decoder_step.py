@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from scone_kernels import to_panels
 from scone_kernels.inference.ops.decoder_step import DecoderLayer, decoder_step, reference
-from scone_kernels.inference.ops.linear_half import to_panels
 
 # rows, layers, heads, groups, depth, width, inner, length of the cache
 SIZES = (

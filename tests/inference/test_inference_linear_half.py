@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from scone_kernels.inference.ops.linear_half import from_panels, linear_half, to_panels
+from scone_kernels import to_panels
+from scone_kernels._panels import from_panels
+from scone_kernels.inference.ops.linear_half import linear_half
 
 HALVES = (torch.float16, torch.bfloat16)
 ROWS = (0, 1, 3, 4, 5, 8, 9, 12, 13, 20, 24, 25, 61)  # both sides of every block and of where panels are widened first

@@ -42,6 +42,28 @@ def _run(op, **changes):
         ("gibbs_sample", {"seed": 2**64}, ValueError, ["seed", "64 bits"]),
         ("gibbs_sample", {"counter": torch.zeros(3, dtype=torch.int64)}, ValueError, ["counter", "(4,)", "(3,)"]),
         ("gibbs_sample_from_logits", {"counter": torch.zeros(4)}, TypeError, ["counter", "int64", "float32"]),
+        ("likely_rows", {"weight": torch.zeros(6, 2)}, ValueError, ["weight", "(any, 3)", "(6, 2)"]),
+        ("likely_rows", {"bias": torch.zeros(5)}, ValueError, ["bias", "(6,)", "(5,)"]),
+        (
+            "likely_rows",
+            {"tables": [torch.zeros(6, 2), torch.zeros(5, 2)]},
+            ValueError,
+            ["tables[1]", "(6, any)", "(5, 2)"],
+        ),
+        ("likely_rows", {"tables": [torch.zeros(6, 2).double()]}, TypeError, ["tables[0]", "float32", "float64"]),
+        ("likely_rows", {"among": 0}, ValueError, ["among", "1 to 64", "0"]),
+        ("likely_rows", {"among": 65}, ValueError, ["among", "1 to 64", "65"]),
+        ("likely_rows", {"among": 2.0}, TypeError, ["among", "int", "float"]),
+        ("likely_rows", {"min_p": 1.5}, ValueError, ["min_p", "0 to 1", "1.5"]),
+        ("likely_rows", {"min_p": float("nan")}, ValueError, ["min_p", "nan"]),
+        ("likely_rows", {"counter": None}, ValueError, ["seed and counter", "no counter"]),
+        ("likely_rows", {"seed": 2**64}, ValueError, ["seed", "64 bits"]),
+        ("likely_rows", {"width": 7}, ValueError, ["width", "6", "7"]),
+        ("likely_rows", {"weight": torch.zeros(2, 3, 48).half()}, ValueError, ["weight", "(1, 3, 48)", "(2, 3, 48)"]),
+        ("likely_rows", {"weight": torch.zeros(1, 3, 48)}, TypeError, ["weight", "bfloat16 or float16", "float32"]),
+        ("likely_rows", {"weight": torch.zeros(1, 3, 48).half(), "tables": []}, ValueError, ["width", "None"]),
+        ("likely_rows_from_logits", {"logits": torch.zeros(4, 0)}, ValueError, ["at least one token"]),
+        ("likely_rows_from_logits", {"counter": torch.zeros(4)}, TypeError, ["counter", "int64", "float32"]),
         ("taylor_estimate", {"form": "sum"}, ValueError, ["form", "position", "sum"]),
         ("taylor_estimate", {"anchor": torch.zeros(4, 2)}, ValueError, ["anchor", "(4, 3)", "(4, 2)"]),
         ("taylor_estimate", {"score": torch.zeros(1)}, ValueError, ["segment", "[0, 1)", "0 to 1"]),
@@ -120,5 +142,8 @@ def test_unchecked_rows_are_nan(backend):
     table = torch.ones(600, 2)
     out = k.expected_embedding_from_logits(logits, table, backend=backend, check=False)
     assert out[4].isnan().all() and out[[3, 5]].isfinite().all()
+    likely = k.likely_rows_from_logits(logits, [table], seed=0, counter=0, backend=backend, check=False)
+    assert all(part[4].isnan().all() for part in (*likely.rows, likely.log_p, likely.log_mass))
+    assert (likely.tokens[4] == -1).all() and likely.drawn[4] == -1 and (likely.drawn[[3, 5]] >= 0).all()
     draw = k.gibbs_sample_from_logits(logits, seed=0, counter=0, backend=backend, check=False)
     assert draw.tokens[4] == -1 and draw.logprob[4].isnan() and (draw.tokens[[3, 5]] >= 0).all()

@@ -20,6 +20,7 @@ def _schema_arguments(op):
     given = dict(_small(op).arguments)
     if "seed" in given:
         given["seed"] = torch.full((SMALL["rows"],), given["seed"])
+    given.setdefault("vocabulary", SMALL["vocabulary"])
     given.setdefault("form", "position")
     schema = getattr(torch.ops.scone_kernels, op).default._schema
     return tuple(given.get(argument.name) for argument in schema.arguments)
@@ -49,11 +50,15 @@ def test_results_never_require_grad(op):
 @pytest.mark.parametrize("op", OPS)
 def test_inputs_are_left_alone(op, backend):
     inputs = _small(op)
-    before = {name: value.clone() for name, value in inputs.arguments.items() if isinstance(value, torch.Tensor)}
+    tensors = [part for part in inputs.arguments.values() if isinstance(part, torch.Tensor | list)]
+    before = [tensor.clone() for tensor in _parts(tensors)]
     inputs.run(backend)
-    for name, value in before.items():
-        assert torch.equal(value, inputs.arguments[name]), name
+    for value, now in zip(before, _parts(tensors), strict=True):
+        assert torch.equal(value, now)
 
 
 def _parts(result):
-    return result if isinstance(result, tuple) else (result,)
+    """All tensors of a result, also those in a list of it."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [tensor for part in result if part is not None for tensor in _parts(part)]

@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-#include "row_weight.h"
+#include "../row_weight.h"
 #include "team.h"
 
 namespace scone {

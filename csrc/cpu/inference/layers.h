@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "products.h"
+#include "../products.h"
 #include "team.h"
 
 namespace scone {

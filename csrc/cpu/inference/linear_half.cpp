@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-#include "row_weight.h"
+#include "../row_weight.h"
 
 namespace scone {
 namespace {

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ... import _checks
+from ..._panels import from_panels
 from ..._registry import Op
-from .linear_half import from_panels
 
 
 class DecoderLayer(NamedTuple):

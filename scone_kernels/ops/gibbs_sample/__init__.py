@@ -82,7 +82,7 @@ def gibbs_sample(
     True
     """
     _checks.head(hidden, weight, bias, keep, temperature)
-    seed, counter = _per_row("seed", seed, hidden), _per_row("counter", counter, hidden)
+    seed, counter = _checks.per_row("seed", seed, hidden), _checks.per_row("counter", counter, hidden)
     sample = GibbsSample(*_fused(backend, hidden, weight, bias, keep, float(temperature), seed, counter))
     if _checks.wanted(check, hidden):
         _checks.raise_bad_row(sample.tokens < 0, lambda row: _head.row_of_logits(hidden, weight, bias, keep, row), {})
@@ -109,21 +109,8 @@ def gibbs_sample_from_logits(
     1
     """
     _checks.ready_logits(logits, keep, temperature)
-    seed, counter = _per_row("seed", seed, logits), _per_row("counter", counter, logits)
+    seed, counter = _checks.per_row("seed", seed, logits), _checks.per_row("counter", counter, logits)
     sample = GibbsSample(*_from_logits(backend, logits, keep, float(temperature), seed, counter))
     if _checks.wanted(check, logits):
         _checks.raise_bad_row(sample.tokens < 0, lambda row: _head.tempered(logits[row], keep, 1.0), {})
     return sample
-
-
-def _per_row(name: str, value: int | Tensor, rows: Tensor) -> Tensor:
-    """`value` as an int64 tensor (N,). An int of up to 64 bits, signed or not, stands for all rows."""
-    if isinstance(value, Tensor):
-        _checks.indices(name, value, (rows.shape[0],), rows.device)
-        return value
-    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
-        raise TypeError(f"{name} must be an int or an int64 tensor, got {type(value).__name__}")
-    if not -(2**63) <= value < 2**64:
-        raise ValueError(f"{name} must fit in 64 bits, got {value}")
-    signed = value - 2**64 if value >= 2**63 else value
-    return torch.full((rows.shape[0],), signed, dtype=torch.int64, device=rows.device)

@@ -7,7 +7,15 @@ import torch
 import triton
 import triton.language as tl
 
-from scone_kernels import _noise, expected_dot, gibbs_sample_from_logits, status
+from scone_kernels import (
+    _noise,
+    expected_dot,
+    gibbs_sample_from_logits,
+    likely_rows,
+    likely_rows_from_logits,
+    status,
+    to_panels,
+)
 from scone_kernels.ops import _triton as common
 from scone_kernels.testing import OPS, assert_accurate, make_inputs
 
@@ -155,8 +163,34 @@ def test_ties_go_to_the_lowest_token(tied, three_tiles):
     assert gibbs_sample_from_logits(logits, seed=0, counter=0, backend="triton").tokens.item() == tied[0]
 
 
+@pytest.mark.parametrize("among, min_p", [(1, 0.0), (20, 0.1), (64, 0.0)])
+def test_likely_tokens_and_draws_are_equal(among, min_p):
+    """Also where there are ties, and where fewer tokens are kept than asked for."""
+    logits = torch.randn(5, 600, generator=torch.Generator().manual_seed(0))
+    logits[1] = (logits[1] * 2).round()
+    keep = torch.arange(600) % 10 == 3
+    options = {"keep": keep, "among": among, "min_p": min_p, "seed": 2**63 + 5, "counter": torch.arange(5) - 2**40}
+    found, expected = (likely_rows_from_logits(logits, **options, backend=name) for name in ("triton", "reference"))
+    assert torch.equal(found.tokens, expected.tokens) and torch.equal(found.drawn, expected.drawn)
+
+
+def test_likely_rows_takes_panels_and_other_tables():
+    """Padding meets a table's row that is NaN; the second table is wider than a block."""
+    hidden, weight = torch.randn(3, 8), torch.randn(70, 8).bfloat16().float()
+    tables = [torch.randn(70, 4).half(), torch.randn(600, 70).T]
+    tables[0][0] = torch.nan
+    keep = (torch.arange(70) % 30) == 7
+    found = likely_rows(hidden, to_panels(weight), tables, keep=keep, backend="triton")
+    expected = likely_rows(hidden, weight, tables, keep=keep, backend="reference")
+    assert torch.equal(found.tokens, expected.tokens) and found.drawn is None
+    for left, right in zip(found.rows, expected.rows, strict=True):
+        torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-4)
+
+
 def test_row_without_a_softmax_raises():
     logits = torch.zeros(3, 70)
     logits[1] = -torch.inf
     with pytest.raises(ValueError, match="row 1 has no token"):
         gibbs_sample_from_logits(logits, seed=0, counter=0, backend="triton")
+    with pytest.raises(ValueError, match="row 1 has no token"):
+        likely_rows_from_logits(logits, seed=0, counter=0, backend="triton")

@@ -1,7 +1,7 @@
 // x W^T + b in float32 for a tile of a weight: the products of whole passes, in the layout of kernels.h.
 #pragma once
 
-#include "../tiles.h"
+#include "tiles.h"
 #include "floats.h"
 
 namespace scone {

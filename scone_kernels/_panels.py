@@ -1,0 +1,37 @@
+"""Weights that are kept in 16 bits, as the CPU kernels read them: panels of rows that lie along the vector lanes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from . import _checks
+from ._checks import PANEL
+
+__all__ = ["from_panels", "to_panels"]
+
+
+def to_panels(weight: Tensor) -> Tensor | None:
+    """A weight (M, K) in panels of 16 bits, (⌈M / 48⌉, K, 48), or None where that would change a value.
+
+    >>> to_panels(torch.tensor([[1.5, -0.25]])).shape, to_panels(torch.tensor([[0.1]])) is None
+    (torch.Size([1, 2, 48]), True)
+    """
+    _checks.single("weight", weight, (None, None), weight.device)
+    for dtype in (torch.bfloat16, torch.float16):
+        half = weight.detach().to(dtype)
+        if torch.equal(half.float(), weight):
+            rows, columns = weight.shape
+            padded = nn.functional.pad(half, (0, 0, 0, -rows % PANEL))
+            return padded.view(-(-rows // PANEL), PANEL, columns).transpose(1, 2).contiguous()
+    return None
+
+
+def from_panels(panels: Tensor, width: int) -> Tensor:
+    """The weight (width, K) in float32.
+
+    >>> weight = torch.tensor([[1.5, -0.25]])
+    >>> torch.equal(from_panels(to_panels(weight), 1), weight)
+    True
+    """
+    return panels.transpose(1, 2).flatten(0, 1)[:width].float()
