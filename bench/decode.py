@@ -208,7 +208,7 @@ def _paper_floor(engine: Scone, prompt: str, tokens: int, literal: float, speed:
     header = ["part", "seconds", "its products alone", "at the machine's best", "GFLOP"]
     return (
         f"The floor, on the first of them:\n\n{markdown(header, rows)}\n"
-        "The masked LM's seconds are all that the others do not take. "
+        "The masked LM's seconds are all that the others do not take.\n"
         "Products alone: every product with a weight, timed by itself in the faster of two ways, our kernels and torch's\n"
         "library, as if attention, norms, softmax and sampling took no time. The machine's best: each at the speed of one\n"
         f"large square GEMM ({speed:.0f} GFLOP/s) or as fast as its weight can be read ({bandwidth:.1f} GB/s), whichever takes longer.\n"
