@@ -119,13 +119,13 @@ def test_bridge_between_families(source: str, target: str) -> None:
 
 
 def test_a_bridge_to_a_verifier_that_pads_left() -> None:
-    """Futures of several lengths: each entry's position holds a token of the verifier's that overlaps it."""
+    """Futures of several lengths, and a text that does not fit: each entry's position holds a token of the verifier's that overlaps it."""
     tok, other = tiny.wordpiece(), tiny.byte_bpe(masked=True)
     mlm = MaskedLM(*tiny.masked_lm("bert", tok))
-    for left in (False, True):
+    for left, limit in itertools.product((False, True), (512, 14)):
         verifier = Verifier.from_module(lambda e, m: e.mean((1, 2)).sigmoid(), other, torch.randn(len(other), 6))
-        verifier.pads_left = left
-        texts, futures = ["the movie was", "a"], [mlm.encode("great film was"), mlm.encode("day")]
+        verifier.pads_left, verifier.max_length = left, limit
+        texts, futures = ["the movie was a nice old picture", "a"], [mlm.encode("great film was"), mlm.encode("day")]
         state = begin(mlm, texts, mlm.encode_batch(texts), futures, torch.arange(2))
         row, col = (state.offset >= 0).nonzero(as_tuple=True)
         view = Bridge(tok, len(tok), Surfaces(tok), verifier).view(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scone.decode import Scone, SconeConfig, Verifier
+from scone.lm import MaskedLM
+from scone.lookahead import AtMean, Carried, Gibbs, Lookahead, Masked, Masks, Taylor
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +26,45 @@ def test_the_design_runs(engine: Scone) -> None:
     lm, inputs = engine.lm, engine.lm_tokenizer("The movie was", return_tensors="pt")
     assert lm.generate(**inputs, custom_generate=engine.custom_generate, max_new_tokens=2).shape[0] == 1
     assert lm.generate(**inputs, logits_processor=[engine.logits_processor()], max_new_tokens=2).shape[0] == 1
+
+
+def test_the_default_does_without_a_masked_lm(engine: Scone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is read from disk for it, and none is needed."""
+    from scone import embedded
+
+    monkeypatch.setattr(embedded, "load_masked_lm", lambda: pytest.fail("a masked LM that nobody needs"))
+    none = Scone.from_pretrained((engine.lm, engine.lm_tokenizer), verifier=engine.verifier)
+    assert none.next_token("The movie was", max_new_tokens=4).q.isfinite().all()
+    assert Scone((engine.lm, engine.lm_tokenizer), None, engine.verifier).masked_lm is None
+
+
+@pytest.mark.parametrize(
+    "lookahead",
+    [
+        Gibbs(tokens=4, iterations=1, estimate=Taylor()),
+        Gibbs(tokens=4, start=Carried(warmup=1), estimate=AtMean()),
+        Gibbs(tokens=4, start=Masks(warmup=1), estimate=Taylor(form="mean", linearise="prob")),
+        Masked(tokens=4),
+    ],
+    ids=["from a rollout", "carried on", "from masks", "expected"],
+)
+def test_the_masked_lm_has_its_say(engine: Scone, lookahead: Lookahead, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is run, and what it says of the future tells a kind beginning from an unkind one."""
+    ran: list[int] = []
+    hidden = MaskedLM.hidden
+    monkeypatch.setattr(MaskedLM, "hidden", lambda mlm, ids, *rest: (ran.append(len(ids)), hidden(mlm, ids, *rest))[1])
+    chains = engine.with_config(lookahead=lookahead)
+    out = chains.generate(["The food was"], max_new_tokens=2, seed=0)
+    assert len(out.token_ids[0]) == 2 and ran
+    words = [engine.lm_tokenizer(word)["input_ids"][0] for word in (" delicious", " terrible")]
+
+    def either(input_ids, scores):
+        kept = scores.new_full(scores.shape, float("-inf"))
+        kept[:, words] = scores.new_tensor([1.0, 0.0])
+        return kept
+
+    step = chains.next_token("The food was", max_new_tokens=9, logits_processor=[either])
+    assert step.tokens.tolist() == words and step.q[0] > step.q[1] + 0.1
 
 
 def test_verifiers_compose(engine: Scone) -> None:

@@ -233,6 +233,8 @@ def test_candidates_that_cannot_matter_get_no_lookahead(engine: Scone) -> None:
     assert some.q[2] == pytest.approx(float((share * some.q[:2]).sum()), abs=1e-5)
     settled = engine.with_config(min_mass=0.7).next_token("the movie was", logits_processor=[peaked])
     assert settled.q.tolist() == [1.0, 1.0, 1.0]
+    one = engine.with_config(min_mass=0.5).next_token("the movie was", logits_processor=[peaked])
+    assert one.q.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_chat(engine: Scone) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import tiny
 import torch
 
 from scone.errors import NumericalError
-from scone.lm import CausalLM, check_finite
+from scone.lm import CausalLM, check_finite, position_limit
+from scone.loop import commit
 
 
 @pytest.mark.parametrize("rows", [[0, 1], [1, 0], [1, 1, 0]], ids=str)
@@ -95,3 +97,35 @@ def test_what_tokens_add_to_a_text(before, more):
     for at in range(len(ids) + 1):
         lead = lm.decode(ids[:at])
         assert lead + lm.added(ids[:at], ids[at:]) == before + more
+
+
+def test_joined_texts_are_those_of_both_states_in_the_order_given():
+    lm = CausalLM(*tiny.llama())
+    prompts = [lm.encode(text) for text in ("the film was", "a good", "the")]
+    state = lm.prefill(prompts)
+    first = lm.step(lm.select(state, torch.tensor([2, 0])), torch.tensor([30, 31]))
+    second = lm.step(lm.select(state, torch.tensor([1])), torch.tensor([32]))
+    after = lm.step(lm.join(first, second, [1, 2, 0]), torch.tensor([40, 41, 42]))
+    written = [[*prompts[0], 31, 40], [*prompts[1], 32, 41], [*prompts[2], 30, 42]]
+    alone = torch.stack([lm.prefill([ids]).logits[0] for ids in written])
+    torch.testing.assert_close(after.logits, alone, atol=1e-4, rtol=1e-4)
+
+
+def test_positions_that_a_model_has():
+    free = SimpleNamespace(model_max_length=1 << 40)
+    for family, limit in (("bert", 512), ("roberta", 512)):
+        assert position_limit(tiny.masked_lm(family)[0], free) == limit
+    assert position_limit(tiny.masked_lm("roberta")[0], SimpleNamespace(model_max_length=100)) == 100
+    assert position_limit(None, SimpleNamespace(model_max_length=None)) == 1 << 30
+
+
+def test_what_was_read_and_what_was_not_come_in_the_order_of_the_texts():
+    """The loop's commit: of three texts the lookahead has read the second one's token only."""
+    lm = CausalLM(*tiny.llama())
+    prompts = [lm.encode(text) for text in ("the film was", "a good", "the")]
+    state = lm.prefill(prompts)
+    read = lm.step(lm.select(state, torch.tensor([0, 1])), torch.tensor([50, 31]))
+    known = SimpleNamespace(row_after=lambda b, token: 1 if b == 1 else None, judged=SimpleNamespace(read=read))
+    after = commit(lm, state, [0, 1, 2], [30, 31, 32], known)
+    alone = torch.stack([lm.prefill([[*ids, 30 + i]]).logits[0] for i, ids in enumerate(prompts)])
+    torch.testing.assert_close(after.logits, alone, atol=1e-4, rtol=1e-4)

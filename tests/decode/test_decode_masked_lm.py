@@ -51,6 +51,9 @@ def swapped(mlm: MaskedLM) -> MaskedLM:
 def test_an_unknown_family_draws_and_expects_by_its_logits(family: str) -> None:
     """Draws and expectations of every family, against the same model by its ready logits and against plain torch."""
     known, unknown = MaskedLM(*tiny.masked_lm(family)), swapped(MaskedLM(*tiny.masked_lm(family)))
+    for mlm in (known, unknown):
+        with torch.no_grad():
+            mlm.model.get_output_embeddings().bias.normal_(generator=torch.Generator().manual_seed(6)).mul_(3)
     table = torch.randn(len(known.tokenizer), 5, generator=torch.Generator().manual_seed(4))
     grad = torch.randn(2, 5, generator=torch.Generator().manual_seed(5))
     _, hidden, (row, _) = hidden_at(known, ["the movie was great", "a day"])

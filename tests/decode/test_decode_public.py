@@ -89,7 +89,7 @@ PUBLIC = {
         "Mix", "Nothing", "Parts", "Paths", "Query", "Rollout", "Taylor", "draw_from_head",
     ],
     "scone.lm": [
-        "Candidates", "CausalLM", "LMState", "MaskedLM", "check_finite", "choose", "likeliest", "position_limit",
+        "Candidates", "CausalLM", "LMState", "MaskedLM", "check_finite", "choose", "position_limit",
         "propose", "same_vocabulary", "special_frame", "truncate",
     ],
     "scone.verifier": [

@@ -340,7 +340,7 @@ def batch() -> Iterator[dict[str, torch.Tensor]]:
 @pytest.mark.parametrize("hook", ["custom_generate", "logits_processor"])
 def test_within_transformers_texts_are_the_same(name: str, hook: str, batch: dict[str, torch.Tensor]) -> None:
     """Greedily, in a batch: the tokens of `generate`, and its p* at every step, the lookaheads carried on included."""
-    engine = engine_of(name)
+    engine = engine_of(name, strength=300)  # so that small differences of q show
     expected = engine.generate(PROMPTS, max_new_tokens=4, do_sample=False)
     if hook == "custom_generate":
         options = {"custom_generate": engine.custom_generate}
@@ -351,7 +351,7 @@ def test_within_transformers_texts_are_the_same(name: str, hook: str, batch: dic
     assert out.sequences[:, width:].tolist() == expected.token_ids
     for i, scores in enumerate(out.scores):
         for row, steps in zip(scores, expected.trace):
-            assert torch.allclose(row[steps[i].tokens], steps[i].log_p_star, atol=2e-3)
+            assert torch.allclose(row[steps[i].tokens], steps[i].log_p_star, atol=2e-2)
             assert int(row.isfinite().sum()) == len(steps[i].tokens)
 
 
