@@ -33,7 +33,7 @@ OPS: tuple[str, ...] = (
 
 _FUSED: dict[str, Callable[..., Any]] = {
     name: getattr(module, name)
-    for module in (expected_embedding, expected_dot, gibbs_sample, taylor_estimate)
+    for module in (expected_embedding, expected_dot, gibbs_sample, likely_rows, taylor_estimate)
     for name in OPS
     if hasattr(module, name)
 }

@@ -22,7 +22,7 @@ struct Likely {
   float score = kNone;
   int32_t token = std::numeric_limits<int32_t>::max();
   bool before(const Likely& other) const {
-    return score > other.score || (score == other.score && token > other.token);
+    return score > other.score || (score == other.score && token < other.token);
   }
 };
 

@@ -22,6 +22,7 @@ def test_public_names():
         "BackendStatus",
         "GibbsSample",
         "HogwildState",
+        "LikelyRows",
         "Snapshot",
         "Status",
         "expected_dot",
@@ -31,8 +32,11 @@ def test_public_names():
         "gibbs_sample",
         "gibbs_sample_from_logits",
         "inference",
+        "likely_rows",
+        "likely_rows_from_logits",
         "status",
         "taylor_estimate",
+        "to_panels",
     }
     assert all(hasattr(scone_kernels, name) for name in scone_kernels.__all__)
 
