@@ -83,7 +83,7 @@ def test_what_the_presets_are() -> None:
         ("lookahead=nothing", SconeConfig(lookahead=Nothing())),
         ("lookahead=Expectation", SconeConfig(lookahead=Expectation())),
         ("lookahead=paths,judged=drawn,coupled=off", SconeConfig(lookahead=Paths(judged="drawn", coupled=False))),
-        ("lookahead=paths,lookahead_top_p=0.5,top_p=0.8", SconeConfig(top_p=0.8, lookahead=Paths(top_p=0.5))),
+        ("lookahead=paths,lookahead_min_p=0.5,min_p=0.8", SconeConfig(min_p=0.8, lookahead=Paths(min_p=0.5))),
         ("lookahead=masked,lookahead_temperature=2", SconeConfig(lookahead=Masked(temperature=2.0))),
         ("lookahead=gibbs,thin=none,workers=2", SconeConfig(lookahead=Gibbs(workers=2))),
         (
