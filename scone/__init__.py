@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["Scone", "SconeConfig", "SconeError", "Verifier", "__version__"]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {"Scone": "decode", "SconeConfig": "config", "SconeError": "errors", "Verifier": "verifier"}
 
