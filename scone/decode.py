@@ -65,7 +65,7 @@ class Scone:
             raise ModelError(f"verifier must be a Verifier, got {type(verifier).__name__}")
         causal_lm = CausalLM(*_pair("lm", lm, lm_tokenizer))
         self.parts = Parts(causal_lm, _masked_lm(masked_lm, masked_lm_tokenizer), verifier)
-        self._configure(config or SconeConfig())
+        self._configure(SconeConfig() if config is None else config)
 
     def _configure(self, config: SconeConfig) -> None:
         if not isinstance(config, SconeConfig):
@@ -151,7 +151,7 @@ class Scone:
             raise InputError(f"config must be a SconeConfig, got {type(config).__name__}")
         other = object.__new__(type(self))
         other.__dict__ = dict(self.__dict__)
-        other._configure((config or self.config).replace(**changes))
+        other._configure((self.config if config is None else config).replace(**changes))
         return other
 
     def generate(

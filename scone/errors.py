@@ -41,9 +41,9 @@ class ConfigError(SconeError, ValueError):
     """An option is out of its range; the message names the field, the value and what was expected.
 
     >>> from scone.decode import SconeConfig
-    >>> SconeConfig(init="cold")
+    >>> SconeConfig(keep="worst")
     Traceback (most recent call last):
-    scone.errors.ConfigError: init must be one of 'warm', 'lm', 'mask', got 'cold'
+    scone.errors.ConfigError: keep must be one of 'best', 'sample', got 'worst'
     """
 
 
@@ -82,10 +82,12 @@ class DeviceError(SconeError, RuntimeError):
     """A device that is not there, or parts that work on the same tensors and live on different devices.
 
     >>> import torch
-    >>> from scone.decode import Scone, Verifier
+    >>> from scone.decode import Scone, SconeConfig, Verifier
     >>> from scone.embedded import load_masked_lm
+    >>> from scone.lookahead import Masked
     >>> far = torch.zeros(30522, 4, device="meta")
-    >>> Scone.from_pretrained(verifier=Verifier.from_module(lambda embeds, mask: embeds, load_masked_lm()[1], far))
+    >>> verifier = Verifier.from_module(lambda embeds, mask: embeds, load_masked_lm()[1], far)
+    >>> Scone.from_pretrained(verifier=verifier, config=SconeConfig(lookahead=Masked()))
     Traceback (most recent call last):
     scone.errors.DeviceError: verifier function must be on the masked LM's device cpu, got meta
     """

@@ -253,6 +253,8 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
     answer = loop.lookahead.judge(query)
     q[:, [b for b, _ in ahead], [k for _, k in ahead]] = answer.q
     cost = answer.cost + Cost(verifier_rows=len(exact) * len(parts.verifier.leaves))
+    if query.was_read is not None:
+        cost += Cost(lm_rows=len(ahead), lm_passes=1)
     place = {pair: row for row, pair in enumerate(ahead)}
     return Judged(*_filled(q, candidates), cost, place, answer.carried, query.was_read)
 

@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv: the words after `scone`; None means those of the process.
 
         >>> main(["--version"])  # doctest: +SKIP
-        scone 0.1.0
+        scone 0.2.0
     """
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))

@@ -13,7 +13,7 @@ from scone.cli.attributes import Attribute
 from scone.cli.console import above, note, out, progress, quiet_libraries
 
 if TYPE_CHECKING:
-    from scone.cli.writing import Models, Text, Writer
+    from scone.cli.writing import Models, Writer, Written
     from scone.config import SconeConfig
 
 
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> None:
     from scone.cli.writing import Models
 
     models = Models("embedded", "embedded")
-    groups: dict[str, list[Text]] = {}
+    groups: dict[str, list[Written]] = {}
     for task in TASKS:
         groups[f"{task.name}\n{task.goal}"] = _show_task(models, task, config, args)
     count = sum(map(len, groups.values())) // 2
@@ -109,11 +109,11 @@ def run(args: argparse.Namespace) -> None:
     console.print('\nNow yours: [bold]scone generate "The movie was" --attribute positive --compare[/]')
 
 
-def _show_task(models: Models, task: Task, config: SconeConfig, args: argparse.Namespace) -> list[Text]:
+def _show_task(models: Models, task: Task, config: SconeConfig, args: argparse.Namespace) -> list[Written]:
     """Prints plain and controlled text for each prompt as soon as both are there; all texts of the task."""
     from scone.cli import show
 
-    texts: list[Text] = []
+    texts: list[Written] = []
     total = sum(len(prompts) for _, prompts in task.cases) * args.samples * args.max_new_tokens * 2
     with progress() as bar:
         console, counted = above(bar), bar.add_task(task.name, total=total)
@@ -127,7 +127,9 @@ def _show_task(models: Models, task: Task, config: SconeConfig, args: argparse.N
     return texts
 
 
-def _pairs(writer: Writer, prompt: str, args: argparse.Namespace, tick: Callable[[], None]) -> list[tuple[Text, Text]]:
+def _pairs(
+    writer: Writer, prompt: str, args: argparse.Namespace, tick: Callable[[], None]
+) -> list[tuple[Written, Written]]:
     """(plain, controlled) for every text of a prompt."""
     from scone.cli.writing import CONTROLLED, PLAIN
 

@@ -21,7 +21,7 @@ from scone.errors import InputError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from scone.cli.writing import Text, Writer
+    from scone.cli.writing import Writer, Written
 
 DESCRIPTION = f"""Continue prompts so that the finished text has an attribute.
 
@@ -179,7 +179,7 @@ def _stream(writer: Writer, prompts: Sequence[str], args: argparse.Namespace) ->
 
 def _written(
     writer: Writer, method: str, prompts: Sequence[str], args: argparse.Namespace, bar: Progress
-) -> Iterator[Text]:
+) -> Iterator[Written]:
     """The texts of one method; the bar counts their tokens."""
     total = len(prompts) * args.samples * args.max_new_tokens
     task = bar.add_task(f"{method} text", total=total)
@@ -190,7 +190,7 @@ def _written(
     bar.update(task, completed=total)  # texts that ended early
 
 
-def _json(text: Text, args: argparse.Namespace) -> str:
+def _json(text: Written, args: argparse.Namespace) -> str:
     record = {"text": text.text, **asdict(text), "seed": args.seed}
     if not text.nll_tokens:  # not judged
         for unknown in ("independent", "nll", "nll_tokens"):

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.rule import Rule
 from rich.table import Table
 
-from scone.cli.writing import CONTROLLED, PLAIN, Text
+from scone.cli.writing import CONTROLLED, PLAIN, Written
 from scone.evaluate.metrics import corpus_perplexity
 
 __all__ = ["heading", "pair", "summary"]
@@ -25,7 +25,7 @@ def heading(title: str) -> Group:
     return Group(Rule(f"[bold]{escape(title)}[/]", align="left"), columns, "")
 
 
-def pair(plain: Text, controlled: Text) -> Group:
+def pair(plain: Written, controlled: Written) -> Group:
     """Plain and controlled continuations of one prompt side by side, scores below."""
     both = (plain, controlled)
     columns = _columns()
@@ -36,7 +36,7 @@ def pair(plain: Text, controlled: Text) -> Group:
     return Group(f"[bold cyan]{escape(_flow(plain.prompt))} …[/] [dim]→ {escape(goal)}[/]", columns, "")
 
 
-def summary(groups: Mapping[str, Sequence[Text]]) -> Table:
+def summary(groups: Mapping[str, Sequence[Written]]) -> Table:
     """Two rows a group, one a method: mean scores, perplexity of the continuations, milliseconds a token.
 
     A group's name has one or two lines: the second, its goal, stands beside the controlled texts.
@@ -62,14 +62,14 @@ def _columns() -> Table:
     return table
 
 
-def _scores(text: Text, name: str) -> str:
+def _scores(text: Written, name: str) -> str:
     """The verifier's score and, where there is one, the independent judge's; green when both approve."""
     verifier, judge = text.scores[name], text.independent.get(name)
     line = f"{escape(name)} {verifier:.2f}" + ("" if judge is None else f", independent {judge:.2f}")
     return f"[{'green' if min(verifier, 1 if judge is None else judge) >= 0.5 else 'yellow'}]{line}[/]"
 
 
-def _row(texts: Sequence[Text]) -> tuple[str, str, str, str]:
+def _row(texts: Sequence[Written]) -> tuple[str, str, str, str]:
     verifier = [score for text in texts for score in text.scores.values()]
     independent = [score for text in texts for score in text.independent.values()]
     perplexity = corpus_perplexity(np.array([t.nll for t in texts]), np.array([t.nll_tokens for t in texts]))

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from scone.decode import Scone
     from scone.verifier import Expression
 
-__all__ = ["CONTROLLED", "PLAIN", "Models", "Text", "Writer"]
+__all__ = ["CONTROLLED", "PLAIN", "Models", "Writer", "Written"]
 
 PLAIN, CONTROLLED = "plain", "controlled"
 
 
 @dataclass(frozen=True)
-class Text:
+class Written:
     """A text that was written, and what is known about it. Scores are by the attribute's name, 1 is best."""
 
     prompt: str
@@ -66,7 +66,7 @@ class Writer:
         seed: int = 0,
         batch: int = 16,
         tick: Callable[[], None] | None = None,
-    ) -> Iterator[Text]:
+    ) -> Iterator[Written]:
         """Texts in the order of the prompts, a batch at a time, with the verifiers' scores.
 
         Plain is the same sampler with strength 0: both draw with the same random numbers from the same candidates.
@@ -84,10 +84,10 @@ class Writer:
             scores = self._scores(out.texts)
             for i, (continuation, ids) in enumerate(zip(out.continuations, out.token_ids)):
                 share = seconds * len(ids) / total
-                text = Text(chunk[i // samples], continuation, method, i % samples, len(ids), share)
+                text = Written(chunk[i // samples], continuation, method, i % samples, len(ids), share)
                 yield replace(text, scores={name: values[i] for name, values in scores.items()})
 
-    def judge(self, texts: Sequence[Text]) -> list[Text]:
+    def judge(self, texts: Sequence[Written]) -> list[Written]:
         """The texts with independent scores, where there is a judge, and their likelihood under the language model."""
         from scone.evaluate.fluency import negative_log_likelihood
 

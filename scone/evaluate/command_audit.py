@@ -21,9 +21,9 @@ from scone.evaluate.arguments import (
 from scone.evaluate.audit import TARGET_ROLLOUTS, Audit, Estimator, audit
 from scone.evaluate.estimators import OPTION_ROWS, myopic, next_token, plain_rollouts
 from scone.evaluate.models import Models, fingerprint
-from scone.evaluate.replay import next_token_after
-from scone.evaluate.rollouts import POSITIONS, Step, collect, load_rollouts, score_rollouts
+from scone.evaluate.rollouts import POSITIONS, Prefix, collect, load_rollouts, score_rollouts
 from scone.evaluate.tasks import TASKS, Prompt, Task, pick_evenly
+from scone.evaluate.walk import next_token_after
 from scone.settings import parse_settings
 
 __all__ = ["add_arguments", "markdown", "run"]
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     score = lambda step, texts: models.score(targets[step.prompt], task.avoid)(texts)  # noqa: E731
     phis = score_rollouts(stored, models.lm, score, name, say=say)
 
-    def engine_for(row: str) -> Callable[[Step], object]:
+    def engine_for(row: str) -> Callable[[Prefix], object]:
         # Every candidate is to have its q here, the improbable ones too, unless the row says otherwise.
         config = configs[row] if "min_mass" in row else configs[row].replace(min_mass=0.0)
         return lambda step: models.engine(targets[step.prompt], task.avoid, config)

@@ -9,8 +9,8 @@ import numpy as np
 
 from scone.errors import InputError
 from scone.evaluate.audit import Estimator
-from scone.evaluate.replay import carries, next_token_after
-from scone.evaluate.rollouts import Rollouts, Score, Step
+from scone.evaluate.rollouts import Prefix, Rollouts, Score
+from scone.evaluate.walk import carries, next_token_after
 from scone.lm import CausalLM
 
 __all__ = ["OPTION_ROWS", "myopic", "next_token", "plain_rollouts"]
@@ -51,7 +51,7 @@ OPTION_ROWS = (
 
 
 def next_token(
-    engine_for: Callable[[Step], Any],
+    engine_for: Callable[[Prefix], Any],
     *,
     seeds: Sequence[int] = (0,),
     walk: Callable[..., Any] | None = next_token_after,
@@ -86,7 +86,7 @@ def next_token(
     return estimate
 
 
-def _written(engine: Any, step: Step) -> tuple[int, ...]:
+def _written(engine: Any, step: Prefix) -> tuple[int, ...]:
     """The tokens after the prompt; none where writing on has changed the prompt's own tokens."""
     prompt = tuple(engine.parts.lm.encode(step.prompt))
     return step.prefix_ids[len(prompt) :] if step.prefix_ids[: len(prompt)] == prompt else ()

@@ -17,9 +17,9 @@ import torch
 
 from scone.config import SconeConfig
 from scone.errors import InputError
+from scone.evaluate.continuations import PAD, continue_batch, truncated
 from scone.evaluate.cost import note_sequences
 from scone.evaluate.models import Models
-from scone.evaluate.sampling import PAD, continue_batch, truncated
 from scone.lookahead.parts import MASKED_LM
 from scone.reweigh import reweigh
 from scone.seeds import derive

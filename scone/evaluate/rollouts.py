@@ -22,19 +22,19 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from scone.errors import InputError
+from scone.evaluate.continuations import PAD, continue_batch, truncated
 from scone.evaluate.progress import Progress
 from scone.evaluate.records import key_of
-from scone.evaluate.sampling import PAD, continue_batch, truncated
 from scone.lm import CausalLM
 from scone.seeds import derive
 
-__all__ = ["Rollouts", "Score", "Step", "collect", "load_rollouts", "plan_steps", "score_rollouts"]
+__all__ = ["Prefix", "Rollouts", "Score", "collect", "load_rollouts", "plan_steps", "score_rollouts"]
 
 POSITIONS = {"start": 0, "middle": 12, "end": 20}  # tokens already written, of 25
 
 
 @dataclass(frozen=True)
-class Step:
+class Prefix:
     """One decision of the decoder: which token comes after `prefix`, with `remaining` tokens to write in all."""
 
     prompt: str
@@ -46,14 +46,14 @@ class Step:
     seed: int
 
 
-Score = Callable[[Step, list[str]], np.ndarray]  # φ of finished texts; the step says which prompt, thus which target
+Score = Callable[[Prefix, list[str]], np.ndarray]  # φ of finished texts; the step says which prompt, thus which target
 
 
 @dataclass(frozen=True)
 class Rollouts:
     """A step, the log-probabilities of its candidates and the continuations that the LM wrote for each."""
 
-    step: Step
+    step: Prefix
     log_p: np.ndarray  # (k,)
     tokens: np.ndarray  # (k, R, remaining) int32, the candidate first, PAD after the end
     path: Path
@@ -67,7 +67,7 @@ class Rollouts:
 def plan_steps(
     lm: CausalLM, prompts: Sequence[str], *, length: int = 25, places: Sequence[str] = tuple(POSITIONS),
     top_k: int = 10, seed: int = 0,
-) -> Iterator[tuple[Step, np.ndarray]]:  # fmt: skip
+) -> Iterator[tuple[Prefix, np.ndarray]]:  # fmt: skip
     """For each prompt let the LM write one text, and cut it at the places: (step, log_p of its candidates)."""
     for prompt in prompts:
         prompt_ids = lm.encode(prompt)
@@ -77,7 +77,7 @@ def plan_steps(
             prefix = lm.decode([*prompt_ids, *written[:position]])
             ids = lm.encode(prefix)  # as an engine would read the prefix
             candidates, log_p = truncated(lm.prefill([ids]).logits.cpu(), top_k)
-            step = Step(prompt, prefix, place, length - position, tuple(ids), tuple(candidates[0].tolist()), seed)
+            step = Prefix(prompt, prefix, place, length - position, tuple(ids), tuple(candidates[0].tolist()), seed)
             yield step, log_p[0].numpy()
 
 
@@ -150,7 +150,7 @@ def _read(path: Path) -> Rollouts:
     with safe_open(path, "np") as file:
         fields = json.loads(file.metadata()["step"])
         fields.update(prefix_ids=tuple(fields["prefix_ids"]), candidates=tuple(fields["candidates"]))
-        return Rollouts(Step(**fields), file.get_tensor("log_p"), file.get_tensor("tokens"), path)
+        return Rollouts(Prefix(**fields), file.get_tensor("log_p"), file.get_tensor("tokens"), path)
 
 
 def _write(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> None:

@@ -194,7 +194,7 @@ class CausalLM:
 
         `goes_on`: without the tokens that end the text. Through the head once, without logits, where those are not made.
         """
-        options: dict[str, Any] = {"among": min(among, 64), "min_p": min_p, "seed": seed, "counter": counter}
+        options: dict[str, Any] = {"among": among, "min_p": min_p, "seed": seed, "counter": counter}
         options["keep"] = self._keep(state.mask.device) if goes_on else None
         device = state.mask.device if state.hidden is None else state.hidden.device
         near = [self._of_vocabulary(table, device) for table in tables]

@@ -119,12 +119,14 @@ class Memory:
 
     def __init__(self, chains: Chains) -> None:
         self._lock = threading.Lock()
+        self.rows_read = 0  # of the masked LM
         self.seen = torch.zeros_like(chains.mask)  # (R, T)
         self.hidden: Tensor | None = None  # (R, T, H)
 
-    def store(self, row: Tensor, col: Tensor, hidden: Tensor) -> None:
-        """Enter head inputs (N, H) of positions (row, col)."""
+    def store(self, row: Tensor, col: Tensor, hidden: Tensor, *, rows_read: int = 0) -> None:
+        """Enter head inputs (N, H) of positions (row, col), for which so many rows were read."""
         with self._lock:
+            self.rows_read += rows_read
             if self.hidden is None:
                 self.hidden = hidden.new_zeros(*self.seen.shape, hidden.shape[-1])
             self.hidden[row, col] = hidden
@@ -174,7 +176,7 @@ def run_chains(
         own = torch.arange(len(rows), device=rows.device).repeat_interleave(positions.shape[1])
         masked = tokens[:, :width].scatter(1, positions, mlm.mask_id)
         hidden = mlm.hidden(masked, mask[rows], own, positions.flatten())
-        memory.store(some[rows[own]], positions.flatten(), hidden)
+        memory.store(some[rows[own]], positions.flatten(), hidden, rows_read=len(rows))
         return hidden
 
     def draw(hidden: Tensor, *, seed: Tensor, counter: Tensor) -> Tensor:
@@ -212,7 +214,7 @@ def draw_masks(
     if not len(row):
         return ids
     hidden = mlm.hidden(ids, chains.mask, row, col)
-    memory.store(row, col, hidden)
+    memory.store(row, col, hidden, rows_read=len(ids))
     counter = update_counter(step, number, chains.offset[row, col])
     drawn = mlm.draw(hidden, seed=chains.seed[row], counter=counter, temperature=temperature)
     return ids.index_put((row, col), drawn)

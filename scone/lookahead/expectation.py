@@ -37,8 +37,8 @@ class Expectation(Lookahead):
             means = lm.anticipate(forked, tokens, parts.lm_tables, among=self.among)
         with query.timer("estimate"):
             q = parts.score_expected(query.written, means)
-        rows = len(query.written)
-        return Answer(q, Cost(lm_rows=rows * tokens, lm_passes=tokens, verifier_rows=rows * len(parts.readers)))
+        rows, more = len(query.written), tokens - 1
+        return Answer(q, Cost(lm_rows=rows * more, lm_passes=more, verifier_rows=rows * len(parts.readers)))
 
     def instead(self, missing: frozenset[str]) -> Lookahead | None:
         """Without embeddings, drawn tokens that the verifier reads as text; without the LM, the masked LM expects."""

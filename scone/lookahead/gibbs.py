@@ -30,7 +30,7 @@ class Gibbs(Lookahead):
     8
     >>> Gibbs(iterations=5000)
     Traceback (most recent call last):
-    scone.errors.ConfigError: iterations must leave a step at most 4096 updates, warm-up and kept states included, got 5005
+    scone.errors.ConfigError: iterations must leave a step at most 4096 updates, warm-up and kept states included, got 5001
     """
 
     tokens: int = option(25, integer(1), "tokens of the masked LM to look ahead")
@@ -38,7 +38,7 @@ class Gibbs(Lookahead):
     schedule: str = option("systematic", choice("systematic", "uniform"), "blocks in turn, or at random")
     block: int = option(6, integer(1), "tokens redrawn at once")
     iterations: int = option(1, integer(0), "updates of each chain")
-    thin: int | None = option(None, integer(1, optional=True), "keep every so manieth state; None keeps the last")
+    thin: int | None = option(None, integer(1, optional=True), "keep every n-th state of a chain; none: only the last")
     chains: int = option(1, integer(1), "chains of each candidate")
     workers: int = option(1, integer(1), "threads that share the chains without waiting for each other (Hogwild)")
     sync_every: int = option(1, integer(1), "blocks of a chain that are drawn from one reading of it")
@@ -78,7 +78,7 @@ class Gibbs(Lookahead):
         parts, n = query.parts, len(query.written)
         with query.timer("look ahead"):
             chains, cost = self._begin(query)
-            kept = self._run(parts, chains, query.step)
+            kept, read = self._run(parts, chains, query.step)
         estimates = []
         for sample in kept:
             with query.timer("estimate"):
@@ -90,7 +90,7 @@ class Gibbs(Lookahead):
             carried = [last[i * self.chains : (i + 1) * self.chains] for i in range(n)]
         rows = n * self.chains
         cost += Cost(
-            masked_lm_rows=rows * (self._warmup + self.iterations),
+            masked_lm_rows=read + len(kept) * self.estimate.rows_read(chains),
             verifier_rows=rows * len(kept) * len(parts.verifier.leaves),
         )
         return Answer(q, cost, carried)
@@ -115,11 +115,14 @@ class Gibbs(Lookahead):
         texts, fixed, futures, cost = self.start.begin(query, seed, self.chains, length)
         return begin(query.parts.masked_lm, texts, fixed, futures, seed), cost
 
-    def _run(self, parts: Parts, chains: Chains, step: int) -> list[Sample]:
-        """The states that are kept; none holds a [MASK], and each has the conditionals of its positions' last draws."""
+    def _run(self, parts: Parts, chains: Chains, step: int) -> tuple[list[Sample], int]:
+        """The states that are kept, and how many rows the masked LM has read.
+
+        No state holds a [MASK], and each has the conditionals of its positions' last draws.
+        """
         mlm, memory = parts.masked_lm, Memory(chains)
         samples: list[Sample] = []
-        chains = self._warm(parts, chains, step)
+        chains, read = self._warm(parts, chains, step)
         ids, done = chains.ids, 0
         for count in self._stretches():
             if count:
@@ -128,7 +131,7 @@ class Gibbs(Lookahead):
             number = self._warmup + self.iterations + len(samples)
             ids = draw_masks(mlm, chains, ids, memory, temperature=self.temperature, step=step, number=number)
             samples.append(memory.sample(ids))
-        return samples
+        return samples, read + memory.rows_read
 
     def _stretches(self) -> list[int]:
         """How many updates lie before each state that is kept."""
@@ -136,15 +139,16 @@ class Gibbs(Lookahead):
         whole, rest = divmod(self.iterations, thin) if thin else (0, 0)
         return [thin] * whole + [rest] * bool(rest) or [0]
 
-    def _warm(self, parts: Parts, chains: Chains, step: int) -> Chains:
-        """Rows that start from nothing but [MASK] first get updates of their own."""
+    def _warm(self, parts: Parts, chains: Chains, step: int) -> tuple[Chains, int]:
+        """Rows that start from nothing but [MASK] first get updates of their own; and how many rows were read for it."""
         future, mask_id = chains.offset >= 0, parts.masked_lm.mask_id
         cold = (((chains.ids == mask_id) | ~future).all(1) & future.any(1)).nonzero()[:, 0]
         if not self._warmup or not len(cold):
-            return chains
+            return chains, 0
         rows = chains.rows(cold)
-        warmed = self._updates(parts, rows, Memory(rows), step, first=0, count=self._warmup)
-        return chains.with_ids(chains.ids.index_copy(0, cold, warmed))
+        memory = Memory(rows)
+        warmed = self._updates(parts, rows, memory, step, first=0, count=self._warmup)
+        return chains.with_ids(chains.ids.index_copy(0, cold, warmed)), memory.rows_read
 
     def _updates(self, parts: Parts, chains: Chains, memory: Memory, step: int, *, first: int, count: int) -> Tensor:
         return run_chains(

@@ -36,7 +36,7 @@ class Parts:
         self.verifier = verifier
         self.readers = [leaf for leaf in verifier.leaves if isinstance(leaf, EmbeddingVerifier)]  # of embeddings
         self._masked_lm = masked_lm
-        self._lm_tables: dict[object, Tensor] = {}
+        self._lm_bridges: dict[object, Bridge] = {}
         self._bridges: dict[object, Bridge] = {}
 
     @property
@@ -67,11 +67,14 @@ class Parts:
             for leaf in self.readers:
                 self.bridge(leaf)
             _ = self.surfaces
+        if {LM_STATES, EMBEDDINGS} <= set(needs):
+            for leaf in self.readers:
+                self._lm_bridge(leaf)
 
     def with_lm(self, lm: CausalLM) -> Parts:
         """The same parts around another LM."""
         other = copy.copy(self)
-        other.lm, other._lm_tables = lm, {}
+        other.lm, other._lm_bridges = lm, {}
         other.__dict__.pop("density", None)
         return other
 
@@ -99,11 +102,13 @@ class Parts:
     @property
     def lm_tables(self) -> list[Tensor]:
         """For each reader, (V of the LM, D): the verifier's embedding of each token of the LM."""
-        for leaf in self.readers:
-            if leaf.key not in self._lm_tables:
-                bridge = Bridge(self.lm.tokenizer, self.lm.vocabulary, Surfaces(self.lm.tokenizer), leaf)
-                self._lm_tables[leaf.key] = bridge.table
-        return [self._lm_tables[leaf.key] for leaf in self.readers]
+        return [self._lm_bridge(leaf).table for leaf in self.readers]
+
+    def _lm_bridge(self, leaf: EmbeddingVerifier) -> Bridge:
+        if leaf.key not in self._lm_bridges:
+            surfaces = Surfaces(self.lm.tokenizer)
+            self._lm_bridges[leaf.key] = Bridge(self.lm.tokenizer, self.lm.vocabulary, surfaces, leaf)
+        return self._lm_bridges[leaf.key]
 
     def combine(self, values: Mapping[object, Tensor]) -> Tensor:
         """(terms, n) from the values (n,) of the verifier's leaves."""

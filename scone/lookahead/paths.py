@@ -63,8 +63,8 @@ class Paths(Lookahead):
                 futures = (query.future(i // self.count, path) for i, path in enumerate(drawn))
                 q = parts.score([text + future for text, future in zip(written, futures)])
         cost = Cost(
-            lm_rows=len(query.written) + rows * (tokens - 1),
-            lm_passes=tokens,
+            lm_rows=rows * (tokens - 1),
+            lm_passes=tokens - 1,
             verifier_rows=rows * len(parts.verifier.leaves),
         )
         return Answer(q.unflatten(1, (-1, self.count)).mean(-1), cost)

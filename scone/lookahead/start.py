@@ -84,7 +84,7 @@ class Rollout(Start):
             fixed.append(list(ids[:split]))
             future = list(ids[split : split + length])
             futures.append(future + [mlm.mask_id] * (length - len(future)) if unfinished else future)
-        cost = Cost(lm_rows=len(query.written) + len(seed) * (count - 1), lm_passes=count)
+        cost = Cost(lm_rows=len(seed) * (count - 1), lm_passes=count - 1)
         return Beginning(texts, fixed, futures, cost)
 
 

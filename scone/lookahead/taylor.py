@@ -29,6 +29,10 @@ class Estimate(Options):
         """The sample with the conditionals that this estimate wants."""
         return sample
 
+    def rows_read(self, chains: Chains) -> int:
+        """Rows of the masked LM that `prepare` reads."""
+        return 0
+
     def value(self, leaf: Leaf, parts: Parts, chains: Chains, sample: Sample, temperature: float) -> Tensor:
         """(R,) float32 on the CPU: q of each row under one verifier."""
         raise NotImplementedError
@@ -66,6 +70,9 @@ class _OverWords(Estimate):
         if self.marginals == "sweep":
             return sample
         return marginals(mlm, chains.with_ids(sample.ids), masked=self.marginals == "masked")
+
+    def rows_read(self, chains: Chains) -> int:
+        return {"sweep": 0, "masked": int(chains.length.sum()), "unmasked": len(chains.ids)}[self.marginals]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ __all__ = ["Expression", "Leaf"]
 class Expression:
     """What all verifiers can do: score texts, and be combined by `&`, `~` and `with_strength`.
 
+    >>> import torch
     >>> from scone.embedded import load_classifier
     >>> from scone.verifier import Verifier
     >>> positive = Verifier(*load_classifier("sentiment"), target="positive")
@@ -110,6 +111,7 @@ class _And(Expression):
 class Leaf(Expression):
     """A verifier that is evaluated rather than computed from others.
 
+    >>> import torch
     >>> class Loud(Leaf):
     ...     name = "Loud"
     ...     def evaluate(self, texts):

@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import scone.loading
 from scone.cli.attributes import Attribute
-from scone.cli.writing import Models, Text
+from scone.cli.writing import Models, Written
 from scone.config import SconeConfig
 from scone.lookahead import Masked
 
@@ -84,6 +84,6 @@ def test_likelihood_is_that_of_the_continuation_under_the_language_model(loaded)
 
 def test_the_independent_judge_is_turned_round_too(loaded):
     writer = Models("a", "embedded").writer(wishes("positive", avoid=["toxic"]), SconeConfig())
-    texts = [Text("", text, "plain", 0, 3, 1.0) for text in (TOXIC, KIND)]
+    texts = [Written("", text, "plain", 0, 3, 1.0) for text in (TOXIC, KIND)]
     toxic, kind = (text.independent for text in writer.judge(texts))
     assert toxic["not toxic"] < 0.5 < kind["not toxic"] and toxic["positive"] < 0.5 < kind["positive"]

@@ -11,8 +11,8 @@ from scone.errors import InputError
 from scone.evaluate import audit as auditing
 from scone.evaluate import estimators
 from scone.evaluate.models import Models
-from scone.evaluate.replay import carries, next_token_after
-from scone.evaluate.rollouts import Rollouts, Step
+from scone.evaluate.rollouts import Prefix, Rollouts
+from scone.evaluate.walk import carries, next_token_after
 from scone.lookahead import AtSample, Carried, Gibbs, Mix, Nothing
 from scone.settings import parse_settings
 
@@ -26,7 +26,7 @@ def world():
     stored, phis, truth = [], [], {}
     for index in range(60):
         place = ("start", "middle", "end")[index % 3]
-        step = Step(f"prompt {index // 3}", "prefix", place, 25, (1, 2), tuple(range(K)), 0)
+        step = Prefix(f"prompt {index // 3}", "prefix", place, 25, (1, 2), tuple(range(K)), 0)
         path = Path(f"step-{index}")
         q = rng.uniform(0.3, 0.7) + rng.uniform(-0.25, 0.25, K)
         truth[path] = q
@@ -96,7 +96,7 @@ def test_next_token_is_matched_by_token(world):
 
 
 def test_myopic_scores_prefix_and_candidate(lm):
-    step = Step("the film", "the film", "start", 5, (16, 18), (6, 7, 0), 0)
+    step = Prefix("the film", "the film", "start", 5, (16, 18), (6, 7, 0), 0)
     rollouts = Rollouts(step, np.zeros(3), np.zeros((3, 1, 5), np.int32), Path("s"))
     seen = []
 
@@ -150,7 +150,7 @@ def test_the_walk_goes_through_tokens_that_were_no_candidates(engine_with):
 def a_step(engine, prompt="the film was", prefix="the film was very good and nice"):
     ids = engine.parts.lm.encode(prefix)
     candidates = engine.parts.lm.prefill([ids]).logits[0].topk(4).indices.tolist()
-    step = Step(prompt, prefix, "middle", 8, tuple(ids), tuple(candidates), 0)
+    step = Prefix(prompt, prefix, "middle", 8, tuple(ids), tuple(candidates), 0)
     return Rollouts(step, np.zeros(4), np.zeros((4, 1, 8), np.int32), Path("s"))
 
 

@@ -6,9 +6,9 @@ import torch
 from scipy import stats
 from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from scone.evaluate import continuations
 from scone.evaluate import rollouts as store
-from scone.evaluate import sampling
-from scone.evaluate.sampling import PAD, continue_batch, truncated
+from scone.evaluate.continuations import PAD, continue_batch, truncated
 
 PROMPTS = ["the film was", "the food is very"]
 
@@ -34,7 +34,7 @@ def test_truncation_is_that_of_transformers(top_k, top_p, min_p):
 
 
 def test_many_rows_are_drawn_in_parts(lm, monkeypatch):
-    monkeypatch.setattr(sampling, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(continuations, "ROWS_AT_ONCE", 3)
     prefix = lm.encode("the film")
     drawn = continue_batch(lm, prefix, 8, 4, top_k=5, seed=1)
     assert drawn.shape == (8, 4) and len({tuple(row) for row in drawn.tolist()}) > 3
