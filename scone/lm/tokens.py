@@ -30,7 +30,12 @@ def special_frame(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def position_limit(model: Any, tokenizer: Any) -> int:
-    """Tokens that a model takes at most, special ones included."""
+    """Tokens that a model takes at most, special ones included.
+
+    >>> from scone.embedded import load_masked_lm
+    >>> position_limit(*load_masked_lm())
+    512
+    """
     config: Any = getattr(model, "config", None)
     limit = getattr(config, "max_position_embeddings", None) or 1 << 30
     if getattr(config, "model_type", "") in {"roberta", "xlm-roberta", "camembert"}:

@@ -221,14 +221,17 @@ def test_the_lm_goes_on_from_its_expected_embeddings(engine: Scone) -> None:
             embeds = torch.cat([embeds, mean[None]])
 
 
-def test_expectation_without_end_tokens_and_with_more_candidates_than_tokens(engine: Scone) -> None:
+def test_expectation_without_end_tokens_is_over_the_likeliest(engine: Scone) -> None:
     lm = copy.copy(engine.parts.lm)
     lm.stop_ids = frozenset()
     table = torch.eye(lm.vocabulary)
     state = lm.prefill([lm.encode("the movie was")])
-    p = state.logits.softmax(-1)
-    (means,) = lm.anticipate(state, 1, [table], among=lm.vocabulary + 5)
+    least = state.logits.topk(64).values[:, -1:]
+    p = state.logits.masked_fill(state.logits < least, -torch.inf).softmax(-1)
+    (means,) = lm.anticipate(state, 1, [table], among=64)
     torch.testing.assert_close(means[:, 0], p)
+    with pytest.raises(ValueError, match="among must be"):
+        lm.anticipate(state, 1, [table], among=65)
 
 
 @pytest.mark.parametrize("top_p", (0.3, 0.9, 1.0))

@@ -67,7 +67,9 @@ def test_what_the_lookahead_read_is_not_read_again(
     read: list[int] = []  # rows of each pass that commits
     step = CausalLM.step
     monkeypatch.setattr(
-        CausalLM, "step", lambda lm, state, tokens: (read.append(len(tokens)), step(lm, state, tokens))[1]
+        CausalLM,
+        "step",
+        lambda lm, state, tokens, **how: (read.append(len(tokens)), step(lm, state, tokens, **how))[1],
     )
     reused = engine.generate(prompts, max_new_tokens=6, seed=3)
     passes = sum(read)

@@ -76,10 +76,6 @@ BEFORE: dict[str, Lookahead] = {
         ),
         Nothing(),
     ),
-    "chains from masks": Gibbs(
-        tokens=8, start=Masks(warmup=0), schedule="uniform", block=2, iterations=6, chains=2,
-        estimate=Taylor(scale=0.5, marginals="masked"),
-    ),
 }  # fmt: skip
 
 

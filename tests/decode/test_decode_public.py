@@ -133,11 +133,19 @@ def imports(path: Path) -> Iterator[tuple[str, str]]:
             elif isinstance(child, ast.Import):
                 yield from ((where, alias.name) for alias in child.names)
             elif isinstance(child, ast.ImportFrom):
-                assert not child.level, f"{path} imports relatively"
-                yield from ((where, _deepest(child.module or "", alias.name)) for alias in child.names)
+                module = _absolute(path, child)
+                yield from ((where, _deepest(module, alias.name)) for alias in child.names)
             yield from visit(child, inside)
 
     return visit(ast.parse(path.read_text(encoding="utf-8")), "top")
+
+
+def _absolute(path: Path, node: ast.ImportFrom) -> str:
+    """The module that is imported from, where `scone_kernels` names it relatively."""
+    if not node.level:
+        return node.module or ""
+    package = path.relative_to(ROOT).parts[: -node.level]
+    return ".".join([*package, *filter(None, [node.module])])
 
 
 def _deepest(module: str, name: str) -> str:
