@@ -99,7 +99,7 @@ def test_the_masked_lm_goes_on_where_the_lm_stops(
 
     monkeypatch.setattr(Gibbs, "_run", watch)
     engine.with_config(lookahead=lookahead).next_token("the movie was", max_new_tokens=12, seed=0)
-    ((start, (sample,)),) = seen
+    ((start, ((sample,), _)),) = seen
     mask_id = engine.parts.masked_lm.mask_id
     written = start.ids != mask_id
     assert bool((sample.ids != mask_id).all())

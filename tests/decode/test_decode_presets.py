@@ -19,7 +19,7 @@ import torch
 
 from scone.config import SconeConfig
 from scone.decode import Scone
-from scone.lookahead import Gibbs, Lookahead, Masked, Masks, Mix, Nothing, Taylor
+from scone.lookahead import Gibbs, Lookahead, Masked, Mix, Nothing, Taylor
 from scone.loop import prefill
 
 STORED: dict[str, Any] = json.loads((Path(__file__).parent / "preset_tokens.json").read_text(encoding="utf-8"))
