@@ -355,7 +355,7 @@ class Scone:
             if i % CHECKPOINT or i == max_new_tokens:
                 continue
             (kept,) = population.kept()
-            loop.pending.update(population.redraw(0, [kept] * len(population.particles)))
+            population.redraw(0, [kept] * len(population.particles))
             chosen = population.particles[kept]
             safe = len(chosen.continuation) - loop.writer.held_back(chosen)
             if safe > shown:

@@ -15,7 +15,7 @@ from scone.config import SconeConfig
 from scone.lm import Candidates, CausalLM, LMState, choose, propose
 from scone.lookahead import Lookahead, Parts, Query
 from scone.output import Cost, Step, Timer
-from scone.particles import Particle, Population
+from scone.particles import Population
 from scone.reweigh import all_hold, reweigh
 from scone.seeds import token_seed
 from scone.text import Text, Writer
@@ -94,7 +94,6 @@ class Loop:
     do_sample: bool = True
     process: Process | None = None
     population: Population | None = None  # of particles, where texts are those
-    pending: dict[int, Particle] = field(default_factory=dict)  # particles that a caller lets go on from others
     timer: Timer = field(default_factory=Timer)
 
     def run(self, texts: Sequence[Text], state: LMState, max_new_tokens: int) -> Iterator[Taken]:
@@ -124,10 +123,10 @@ class Loop:
         if self.population is None:
             living: list[Text] = [text for text in texts if text.finish_reason is None]
             return living, [row[id(text)] for text in living]
-        became = {**self.population.resample(step), **self.pending}
-        self.pending.clear()
+        self.population.resample(step)
+        moves, self.population.moves = self.population.moves, {}
         living = [text for text in self.population.particles if text.finish_reason is None]
-        return living, [row[id(became.get(id(text), text))] for text in living]
+        return living, [row[id(moves.get(id(text), text))] for text in living]
 
     def decide(self, texts: Sequence[Text], state: LMState, remaining: int) -> Decision:
         """Propose candidates from what the LM says next, and weigh them."""

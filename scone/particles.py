@@ -65,6 +65,9 @@ class Population:
     keep: str  # "best" or "sample"
     share: float  # resample where the effective number falls below this share of a group
     log_evidence: list[float] = field(default_factory=list)  # of each group, as far as it has been resampled
+    moves: dict[int, Particle] = field(
+        default_factory=dict
+    )  # since the last step: `id` of a particle, and what it became
 
     @classmethod
     def of(cls, texts: Sequence[Text], *, count: int, keep: str, share: float) -> Population:
@@ -95,32 +98,28 @@ class Population:
             particle.log_weight += own - particle.log_q + correction
             particle.log_q = own
 
-    def resample(self, step: int) -> dict[int, Particle]:
-        """Resample the groups that need it; for each particle that became another: that other, by `id`."""
-        became: dict[int, Particle] = {}
+    def resample(self, step: int) -> None:
+        """Resample the groups that need it."""
         for g, group in enumerate(self.groups):
             weights = torch.tensor([particle.log_weight for particle in group], dtype=torch.float64).softmax(0)
             if 1 / float((weights**2).sum()) >= self.share * len(group):
                 continue
             if all(particle.finish_reason is not None for particle in group):
                 continue
-            became |= self.redraw(g, systematic(weights, derive(group[0].seed, "resample", step)))
-        return became
+            self.redraw(g, systematic(weights, derive(group[0].seed, "resample", step)))
 
-    def redraw(self, g: int, parents: Sequence[int]) -> dict[int, Particle]:
+    def redraw(self, g: int, parents: Sequence[int]) -> None:
         """Let the particles of a group go on from these; their weights become the group's mean."""
         group = self.groups[g]
         weights = torch.tensor([particle.log_weight for particle in group], dtype=torch.float64)
         mean = float(weights.logsumexp(0)) - math.log(len(group))
         self.log_evidence[g] += mean
         taken = [_snapshot(group[i]) for i in parents]
-        became = {}
         for i, (particle, parent) in enumerate(zip(group, parents)):
             if parent != i:
-                became[id(particle)] = group[parent]
+                self.moves[id(particle)] = self.moves.get(id(group[parent]), group[parent])
                 particle.become(taken[i])
             particle.log_weight = 0.0
-        return became
 
     def finish(self, phi: Tensor) -> None:
         """Enter φ of the finished texts: (particles,), in their order."""
