@@ -144,7 +144,7 @@ def start(length: int = 6, rows: int = 3) -> tuple[MaskedLM, Chains]:
 def run(mlm: MaskedLM, chains: Chains, step: int = 0, **options: object) -> list[Sample]:
     """The states that chains from [MASK] keep, without a warm-up unless one is asked for."""
     gibbs = Gibbs(**{"start": Masks(warmup=0), **options})
-    samples = gibbs._run(SimpleNamespace(masked_lm=mlm), chains, step)
+    samples, _ = gibbs._run(SimpleNamespace(masked_lm=mlm), chains, step)
     assert len(samples) * gibbs.chains == gibbs.samples
     return samples
 

@@ -22,7 +22,7 @@ def test_workers_fill_the_future_and_leave_the_rest(workers: int, sync_every: in
     state = begin(mlm, texts, mlm.encode_batch(texts), [[mlm.mask_id] * 7] * 2, torch.arange(2))
     start = Masks(warmup=0)
     gibbs = Gibbs(start=start, workers=workers, sync_every=sync_every, block=2, iterations=6, thin=3)
-    samples = gibbs._run(SimpleNamespace(masked_lm=mlm), state, 1)
+    samples, _ = gibbs._run(SimpleNamespace(masked_lm=mlm), state, 1)
     assert len(samples) == gibbs.samples == 2
     for sample in samples:
         fixed = state.offset < 0
