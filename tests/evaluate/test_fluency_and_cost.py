@@ -1,5 +1,7 @@
 """Perplexity against a plain loop; counters and memory against known work."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
