@@ -261,3 +261,20 @@ def test_the_gil_is_released_for_large_states_only(backend, call, rows, position
         gc.enable()
     watcher.join()
     assert bool(noticed) == released
+
+
+def test_a_snapshot_may_be_a_view(backend):
+    """Versions that lie apart in memory give the staleness that they give side by side."""
+    rows, starts = torch.tensor([0, 1, 2]), torch.tensor([0, 2, 1])
+    found = []
+    for apart in (False, True):
+        with HogwildState(torch.zeros(3, 6, dtype=torch.int64), backend=backend) as state:
+            for number in range(1, 4):
+                state.write(rows[:number], starts[:number], torch.full((number, 2), number), state.read())
+            seen = state.read()
+            if apart:
+                seen = seen._replace(versions=torch.stack([seen.versions, seen.versions + 5], -1)[..., 0])
+                assert not seen.versions.is_contiguous()
+            state.write(rows, starts, torch.full((3, 2), 9), state.read())
+            found.append(state.write(rows, starts, torch.full((3, 2), 8), seen))
+    assert torch.equal(*found) and int(found[0].max()) == 1
