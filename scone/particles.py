@@ -65,9 +65,7 @@ class Population:
     keep: str  # "best" or "sample"
     share: float  # resample where the effective number falls below this share of a group
     log_evidence: list[float] = field(default_factory=list)  # of each group, as far as it has been resampled
-    moves: dict[int, Particle] = field(
-        default_factory=dict
-    )  # since the last step: `id` of a particle, and what it became
+    moves: dict[int, Particle] = field(default_factory=dict)  # by `id`, what particles went on from since the last step
 
     @classmethod
     def of(cls, texts: Sequence[Text], *, count: int, keep: str, share: float) -> Population:
