@@ -1,29 +1,50 @@
-"""Plots of a report as SVG text: control against perplexity and time, the distribution of scores, calibration."""
+"""Plots of a report as SVG text: what control is paid with, the distribution of scores, calibration."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from typing import Any
 
 import numpy as np
 
+from scone.evaluate.curve import Point
+from scone.evaluate.metrics import Interval
 from scone.evaluate.summary import Batch, Summary
 
-__all__ = ["calibration_plot", "scatter_plot", "score_plot"]
+__all__ = ["calibration_plot", "curve_plot", "score_plot"]
+
+_VERDICTS: dict[str, Callable[[Summary], Interval]] = {"average φ": lambda s: s.phi, "judge": lambda s: s.judge}
+_PRICES: dict[str, Callable[[Summary], float]] = {
+    "distinct word pairs of a prompt's texts": lambda s: s.distinct[1],
+    "perplexity": lambda s: s.perplexity.value,
+    "ms a token, of all threads": lambda s: 1000 * s.cpu_seconds,
+}
 
 
-def scatter_plot(task: str, whole: dict[str, Summary], axis: str) -> str:
-    """Average φ of each method against its perplexity or its milliseconds per token."""
-    figure, axes = _figure()
-    for label, s in whole.items():
-        x = s.perplexity.value if axis == "perplexity" else 1000 * s.seconds
-        errors = [[s.phi.value - s.phi.low], [s.phi.high - s.phi.value]]
-        axes.errorbar([x], [s.phi.value], yerr=np.clip(errors, 0, None), fmt="o", capsize=3, label=label)
-        axes.annotate(label, (x, s.phi.value), textcoords="offset points", xytext=(6, 4), fontsize=8)
-    axes.set(xlabel="perplexity" if axis == "perplexity" else "ms per token", ylabel="average φ", title=task)
-    if axis == "time":
-        axes.set_xscale("log")
+def curve_plot(task: str, lines: Mapping[str, Sequence[Point]]) -> str:
+    """φ (above) and the judge's verdict (below) against what they are paid with: variety, perplexity, time."""
+    figure, grid = _figure(3, 2)
+    for column, (words, paid) in enumerate(_PRICES.items()):
+        for row, (verdict, earned) in enumerate(_VERDICTS.items()):
+            axes = grid[row][column]
+            for name, points in lines.items():
+                x, y = [paid(point.summary) for point in points], [earned(point.summary).value for point in points]
+                (line,) = axes.plot(x, y, marker="o", markersize=4, linewidth=1.2, label=name)
+                spread = [earned(point.summary) for point in points]
+                low, high = np.array([[v.value - v.low, v.high - v.value] for v in spread]).T
+                axes.errorbar(x, y, yerr=np.clip([low, high], 0, None), fmt="none", color=line.get_color(), alpha=0.25)
+                if len(points) > 1:
+                    for point, left, top in zip(points, x, y):
+                        axes.annotate(
+                            f"{point.effort:g}", (left, top), textcoords="offset points", xytext=(4, 4), fontsize=7
+                        )
+            axes.set(xlabel=words, ylabel=verdict)
+            if words.startswith("ms"):
+                axes.set_xscale("log")
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+    figure.suptitle(task)
     return _svg(figure)
 
 
@@ -51,11 +72,13 @@ def calibration_plot(rows: Sequence[dict[str, Any]]) -> str:
     return _svg(figure)
 
 
-def _figure() -> tuple[Any, Any]:
+def _figure(columns: int = 1, rows: int = 1) -> tuple[Any, Any]:
+    """A figure, and its axes: one, or rows of them."""
     from matplotlib.figure import Figure  # without pyplot: no global state, no display
 
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-    return figure, figure.add_subplot()
+    wide = 6.4 if columns == 1 else 4.2 * columns
+    figure = Figure(figsize=(wide, 4.0 if rows == 1 else 3.4 * rows), layout="constrained")
+    return figure, figure.subplots(rows, columns)
 
 
 def _svg(figure: Any) -> str:

@@ -7,7 +7,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from scone.evaluate.plots import calibration_plot, scatter_plot, score_plot
+from scone.evaluate.curve import curves
+from scone.evaluate.plots import calibration_plot, curve_plot, score_plot
 from scone.evaluate.summary import Batch, Summary, read_run, summarise
 from scone.evaluate.tables import Table, task_tables
 from scone.evaluate.tasks import TASKS
@@ -18,7 +19,7 @@ STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
 table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; font-size: 13px; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } .plots svg { max-width: 32%; height: auto; min-width: 20rem; }
+th:first-child, td:first-child { text-align: left; } .curve svg { width: 100%; height: auto; } .plots svg { max-width: 48%; height: auto; min-width: 20rem; }
 .texts td { white-space: normal; text-align: left; } .prompt { color: #777; } .missing { color: #b00; }
 summary { cursor: pointer; } nav a { margin-right: 1rem; }
 """
@@ -32,23 +33,32 @@ document.querySelectorAll('input.filter').forEach(box => box.addEventListener('i
 
 
 def write_report(folder: Path) -> tuple[Path, Path]:
-    """Writes report.md and report.html into the folder of a run, and returns their paths."""
+    """Writes report.md, with a picture for each task, and report.html into the folder of a run; returns their paths."""
     batches = read_run(folder)
     by_task = {task: [batch for batch in batches if batch.task == task] for task in TASKS}
     by_task = {task: some for task, some in by_task.items() if some}
     whole = {task: {batch.label: summarise(batch) for batch in some} for task, some in by_task.items()}
     tables = {task: task_tables(task, some, whole[task]) for task, some in by_task.items()}
+    pictures = {task: curve_plot(task, curves(some, whole[task])) for task, some in by_task.items()}
+    for task, picture in pictures.items():
+        (folder / f"curve-{task}.svg").write_text(picture, encoding="utf-8")
     runs = _runs(folder)
     markdown, page = folder / "report.md", folder / "report.html"
     markdown.write_text(_markdown(tables, runs, folder), encoding="utf-8")
-    page.write_text(_html(by_task, whole, tables, runs, folder), encoding="utf-8")
+    page.write_text(_html(by_task, pictures, tables, runs, folder), encoding="utf-8")
     return markdown, page
 
 
 def _markdown(tables: dict[str, list[Table]], runs: Sequence[dict], folder: Path) -> str:
     parts = ["# Results", "", *_about(runs), ""]
     for task, some in tables.items():
-        parts += [f"## {task}", "", *[table.markdown() for table in some]]
+        parts += [
+            f"## {task}",
+            "",
+            f"![Control against what it is paid with](curve-{task}.svg)",
+            "",
+            *[table.markdown() for table in some],
+        ]
     audit = folder / "audit.md"
     if audit.exists():
         parts.append(audit.read_text(encoding="utf-8"))
@@ -56,17 +66,15 @@ def _markdown(tables: dict[str, list[Table]], runs: Sequence[dict], folder: Path
 
 
 def _html(
-    by_task: dict[str, list[Batch]], whole: dict[str, dict[str, Summary]], tables: dict[str, list[Table]],
+    by_task: dict[str, list[Batch]], pictures: dict[str, str], tables: dict[str, list[Table]],
     runs: Sequence[dict], folder: Path,
 ) -> str:  # fmt: skip
     sections = []
     for task, batches in by_task.items():
-        points = [scatter_plot(task, whole[task], axis) for axis in ("perplexity", "time")]
-        plots = [*points, score_plot(task, batches)]
         sections.append(
             f'<h2 id="{task}">{task}</h2>'
             + "".join(table.html() for table in tables[task])
-            + f'<div class="plots">{"".join(plots)}</div>'
+            + f'<div class="curve">{pictures[task]}</div><div class="plots">{score_plot(task, batches)}</div>'
             + _texts(batches)
         )
     audit = folder / "audit.json"

@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scone.config import SconeConfig
 from scone.errors import InputError
+from scone.evaluate.curve import curves
+from scone.evaluate.methods import parse_method
 from scone.evaluate.report import write_report
 from scone.evaluate.summary import read_run, summarise
 from scone.evaluate.tables import task_tables
@@ -107,13 +110,35 @@ def test_the_page_needs_nothing_else(tmp_path):
         "http://creativecommons.org", ""
     )
     assert "src=" not in text and "<link" not in text
-    assert text.count("<svg") == 3 and "prompt &lt;0&gt;" in text and "missing" in text
+    assert text.count("<svg") == 2 and "prompt &lt;0&gt;" in text and "missing" in text
     for piece in text.split("<svg")[1:]:
         ElementTree.fromstring("<svg" + piece[: piece.index("</svg>")] + "</svg>")
+    picture = tmp_path / "curve-detoxify.svg"
+    assert f"]({picture.name})" in markdown.read_text() and picture.read_text() in text
     assert "scone evaluate detoxify" in markdown.read_text() and "commit abc" in markdown.read_text()
     first = text
     write_report(tmp_path)
     assert page.read_text() == first
+
+
+def test_settings_that_differ_in_effort_only_are_one_line(tmp_path):
+    write_run(tmp_path)
+    path = tmp_path / "samples.jsonl"
+    methods = ["scone:fast,strength=1", "scone:fast", "scone:fast,strength=1,particles=7", "scone", "bon:20", "bon"]
+    base = json.loads(path.read_text().splitlines()[0])
+    with path.open("w") as file:
+        for name in methods:
+            own = {"method": name, "setup": name, "key": name, "settings": parse_method(name).settings}
+            file.write(json.dumps(base | own) + "\n")
+    batches = read_run(tmp_path)
+    lines = curves(batches, {batch.label: summarise(batch, draws=0) for batch in batches})
+    efforts = {name: [point.effort for point in points] for name, points in lines.items()}
+    assert efforts == {
+        "scone:fast": [1.0, SconeConfig.fast().strength],
+        "scone:fast,particles=7": [1.0],
+        "scone": [SconeConfig().strength],
+        "bon": [10, 20],
+    }
 
 
 def test_an_empty_folder_is_named(tmp_path):
