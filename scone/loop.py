@@ -55,7 +55,8 @@ class Decision:
         """The record of one text's step, without the places that hold no candidate."""
         real = ~self.candidates.log_p[b].isneginf()
         tokens, log_p = self.candidates.tokens[b][real], self.candidates.log_p[b][real]
-        return Step(tokens, log_p, self.q[b][real], self.log_p_star[b][real], chosen=chosen, seconds=seconds)
+        log_p_star, cost = self.log_p_star[b][real], self.judged.cost
+        return Step(tokens, log_p, self.q[b][real], log_p_star, chosen=chosen, seconds=seconds, cost=cost)
 
     def row_after(self, b: int, token: int) -> int | None:
         """The row of `judged.read` in which the LM has read this token after text b, or None."""

@@ -48,6 +48,7 @@ class Step:
     log_p_star: Tensor  # (k,)
     chosen: int | None = None  # index of the candidate that was taken
     seconds: dict[str, float] = field(default_factory=dict)  # by phase, for the whole batch
+    cost: Cost = field(default_factory=Cost)  # of the lookahead, for the whole batch
     resampled: bool = False  # another particle had written it, which this one went on from
 
     @property

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from scone.errors import InputError
-from scone.evaluate.audit import Estimator
+from scone.evaluate.audit import Answered, Estimator
+from scone.evaluate.progress import Progress
+from scone.evaluate.records import Record, Records, key_of
 from scone.evaluate.rollouts import Prefix, Rollouts, Score
 from scone.evaluate.walk import carries, next_token_after
 from scone.lm import CausalLM
 
-__all__ = ["OPTION_ROWS", "myopic", "next_token", "plain_rollouts"]
+__all__ = ["OPTION_ROWS", "myopic", "next_token", "plain_rollouts", "remembered"]
 
 # The rows of the audit's table, in the notation of `scone.settings`. The default mixes an expectation of three tokens
 # with no lookahead; beside each mixture stands its lookahead alone.
@@ -65,7 +68,7 @@ def next_token(
     """
     known: bool | None = None  # of all engines of this estimator: their options are the same
 
-    def estimate(rollouts: Rollouts) -> np.ndarray:
+    def estimate(rollouts: Rollouts) -> Answered:
         nonlocal known
         step = rollouts.step
         engine = engine_for(step)
@@ -73,7 +76,8 @@ def next_token(
         prompt, length = step.prefix_ids[: len(step.prefix_ids) - len(written)], len(written) + step.remaining
         if written and known is None:
             known = carries(engine, prompt, max_new_tokens=length, seed=seeds[0])
-        rows = []
+        rows, costs = [], []
+        began = time.perf_counter()
         for seed in seeds:
             if walk is not None and written and known is not False:
                 found = walk(engine, prompt, written, max_new_tokens=step.remaining, seed=seed)
@@ -81,7 +85,9 @@ def next_token(
                 found = engine.next_token(step.prefix, max_new_tokens=step.remaining, seed=seed)
             q = dict(zip(np.asarray(found.tokens).tolist(), np.asarray(found.q, dtype=np.float64).tolist()))
             rows.append([q.get(token, float("nan")) for token in step.candidates])
-        return np.array(rows)
+            costs.append((found.cost.lm_rows, found.cost.verifier_rows))
+        lm_rows, verifier_rows = np.mean(costs, 0).tolist()
+        return Answered(np.array(rows), (time.perf_counter() - began) / len(rows), lm_rows, verifier_rows)
 
     return estimate
 
@@ -113,5 +119,27 @@ def plain_rollouts(n: int, stored: Sequence[Rollouts], phis: Sequence[np.ndarray
         phi = spare[rollouts.path]
         replicates = phi.shape[1] // n
         return phi[:, : replicates * n].reshape(len(phi), replicates, n).mean(2).T  # (replicates, k)
+
+    return estimate
+
+
+def remembered(estimator: Estimator, facts: Record, answers: Records, progress: Progress) -> Estimator:
+    """The same estimator, which asks itself nothing twice: what it said is kept by `facts` and step, also after a kill."""
+
+    def estimate(rollouts: Rollouts) -> Answered:
+        key = key_of({**facts, "step": rollouts.path.stem})
+        kept = answers.get(key)
+        if kept is None:
+            began = time.perf_counter()
+            found = estimator(rollouts)
+            if not isinstance(found, Answered):
+                q = np.atleast_2d(found)
+                found = Answered(q, (time.perf_counter() - began) / len(q))
+            kept = {"key": key, **found._asdict(), "q": found.q.tolist()}
+            answers.append(kept)
+            progress.advance(str(facts["row"]))
+        else:
+            progress.skip()
+        return Answered(np.array(kept["q"]), kept["seconds"], kept["lm_rows"], kept["verifier_rows"])
 
     return estimate

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scone.evaluate.curve import curves
 from scone.evaluate.plots import calibration_plot, curve_plot, score_plot
-from scone.evaluate.summary import Batch, Summary, read_run, summarise
+from scone.evaluate.summary import Batch, read_run, summarise
 from scone.evaluate.tables import Table, task_tables
 from scone.evaluate.tasks import TASKS
 

@@ -30,7 +30,7 @@ from scone.seeds import derive
 
 __all__ = ["Prefix", "Rollouts", "Score", "collect", "load_rollouts", "plan_steps", "score_rollouts"]
 
-POSITIONS = {"start": 0, "middle": 12, "end": 20}  # tokens already written, of 25
+POSITIONS = {"start": 0, "early": 6, "middle": 12, "end": 20}  # tokens already written, of 25
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Prefix:
 
     prompt: str
     prefix: str
-    place: str  # start, middle or end
+    place: str  # one of POSITIONS
     remaining: int
     prefix_ids: tuple[int, ...]
     candidates: tuple[int, ...]

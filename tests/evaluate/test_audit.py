@@ -11,9 +11,12 @@ from scone.errors import InputError
 from scone.evaluate import audit as auditing
 from scone.evaluate import estimators
 from scone.evaluate.models import Models
+from scone.evaluate.progress import Progress
+from scone.evaluate.records import Records
 from scone.evaluate.rollouts import Prefix, Rollouts
 from scone.evaluate.walk import carries, next_token_after
 from scone.lookahead import AtSample, Carried, Gibbs, Mix, Nothing
+from scone.output import Cost
 from scone.settings import parse_settings
 
 K, R = 10, 72
@@ -63,6 +66,42 @@ def test_a_shift_costs_error_but_no_rank(world):
     assert rows["shifted"].error == pytest.approx(0.2, abs=0.01)
 
 
+def test_rows_are_compared_with_the_first_step_by_step(world):
+    _, _, truth = world
+    noise = np.random.default_rng(1)
+    rough = {path: q + noise.normal(0, 0.1, K) for path, q in truth.items()}
+    _, rows = run(world, right=lambda r: truth[r.path], rough=lambda r: rough[r.path], same=lambda r: truth[r.path])
+    assert rows["right"].difference == rows["same"].difference == (0.0, 0.0, 0.0)
+    less = rows["rough"].difference
+    assert less.value == pytest.approx(rows["rough"].corrected.value - rows["right"].corrected.value)
+    assert less.low < less.value < less.high < 0
+    # Paired: prompts that are hard for one are hard for the other, so that the difference is surer than either.
+    assert less.high - less.low < rows["rough"].corrected.high - rows["rough"].corrected.low
+
+
+def test_an_estimate_is_asked_for_once(world, tmp_path):
+    stored, _, truth = world
+    asked, said = [], []
+
+    def slow(rollouts):
+        asked.append(rollouts.path)
+        return auditing.Answered(np.array([truth[rollouts.path], [np.nan] * K]), 2.5, 7.0, 9.0)
+
+    def again(facts):
+        progress = Progress(4, "estimates", say=said.append)
+        remembering = estimators.remembered(slow, facts, Records(tmp_path / "e.jsonl"), progress)
+        return [remembering(rollouts) for rollouts in stored[:2]]
+
+    first, second = again({"row": "slow"}), again({"row": "slow"})
+    assert len(asked) == 2 and len(said) == 2
+    for one, other, rollouts in zip(first, second, stored):
+        np.testing.assert_array_equal(one.q, other.q)
+        np.testing.assert_array_equal(one.q[0], truth[rollouts.path])
+        assert other[1:] == (2.5, 7.0, 9.0)
+    again({"row": "slow", "config": "another"})
+    assert len(asked) == 4
+
+
 def test_plain_rollouts_come_from_the_spare_ones(world):
     stored, phis, _ = world
     one = estimators.plain_rollouts(1, stored, phis, kept_apart=64)
@@ -88,9 +127,19 @@ def test_next_token_is_matched_by_token(world):
         def next_token(self, prefix, *, max_new_tokens, seed):
             assert (prefix, max_new_tokens) == ("prefix", 25)
             tokens = [7, 3, 99]
-            return type("Found", (), {"tokens": np.array(tokens), "q": np.array([0.7, 0.3, 0.99]) + seed / 100})
+            return type(
+                "Found",
+                (),
+                {
+                    "tokens": np.array(tokens),
+                    "q": np.array([0.7, 0.3, 0.99]) + seed / 100,
+                    "cost": Cost(lm_rows=5, verifier_rows=8),
+                },
+            )
 
-    q = estimators.next_token(lambda step: Engine(), seeds=(0, 1), walk=None)(stored[0])
+    answered = estimators.next_token(lambda step: Engine(), seeds=(0, 1), walk=None)(stored[0])
+    assert (answered.lm_rows, answered.verifier_rows) == (5, 8)
+    q = answered.q
     assert q.shape == (2, K) and q[0, 7] == 0.7 and q[1, 3] == pytest.approx(0.31)
     assert np.isnan(q[0, 0]) and np.isfinite(q).sum() == 4
 
@@ -162,8 +211,8 @@ def test_the_estimate_of_an_engine_that_carries_depends_on_the_walk(engine_with,
     cold = estimators.next_token(lambda step: engine, walk=None)(rollouts)
     ids = rollouts.step.prefix_ids
     walked = next_token_after(engine, ids[:3], ids[3:], max_new_tokens=8, seed=0)
-    np.testing.assert_allclose(warm[0], walked.q.numpy())
-    assert not np.allclose(warm, cold)
+    np.testing.assert_allclose(warm.q[0], walked.q.numpy())
+    assert not np.allclose(warm.q, cold.q)
 
 
 def test_an_engine_that_carries_nothing_is_not_walked(engine_with):
@@ -179,7 +228,7 @@ def test_an_engine_that_carries_nothing_is_not_walked(engine_with):
 
     estimate = estimators.next_token(lambda step: engine, walk=walk, carries=watched)
     for _ in range(2):
-        np.testing.assert_allclose(estimate(rollouts)[0], engine.next_token(rollouts.step.prefix, max_new_tokens=8).q)
+        np.testing.assert_allclose(estimate(rollouts).q[0], engine.next_token(rollouts.step.prefix, max_new_tokens=8).q)
     assert asked == [False]  # found out once
     assert carries(engine_with(CHAINS), [15], max_new_tokens=4, seed=0) is True
     assert carries(engine_with(CHAINS), [15], max_new_tokens=1, seed=0) is None  # nothing to look ahead for
@@ -197,5 +246,5 @@ def test_rows_of_the_table_are_all_different():
 def test_every_row_of_the_table_gives_a_q_for_each_candidate(names, engine_with, row):
     config = parse_settings(row).replace(min_mass=0.0)
     engine = engine_with(config.lookahead).with_config(config)
-    q = estimators.next_token(lambda step: engine)(a_step(engine))
+    q = estimators.next_token(lambda step: engine)(a_step(engine)).q
     assert q.shape == (1, 4) and bool(((q > 0) & (q < 1)).all())

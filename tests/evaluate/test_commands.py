@@ -34,15 +34,18 @@ def test_audit_draws_once_and_writes_its_table(call, tmp_path, capsys):
     words = ["sentiment", "--out", str(tmp_path / "audit"), "--rollouts", "6", "--max-new-tokens", "6", "--seeds", "1"]
     assert call(command_audit, *words, "--rollouts-only") == 0
     drawn = {path: path.stat().st_mtime_ns for path in (tmp_path / "audit" / "rollouts").iterdir()}
-    assert len(drawn) == 6 and not (tmp_path / "audit" / "audit.json").exists()
+    assert len(drawn) == 8 and not (tmp_path / "audit" / "audit.json").exists()
     rows = ["myopic", "rollouts:4", "default", "lookahead=masked,tokens=3", "lookahead=gibbs,start=carried,tokens=3"]
     assert call(command_audit, *words, "--stored", "--rows", *rows) == 0
     assert all(path.stat().st_mtime_ns == time for path, time in drawn.items())
     found = json.loads((tmp_path / "audit" / "audit.json").read_text())
-    assert [row["name"] for row in found["rows"]] == rows and found["steps"] == 6
+    assert [row["name"] for row in found["rows"]] == rows and found["steps"] == 8
     assert all(row["covered"] == 1.0 for row in found["rows"])
     table = (tmp_path / "audit" / "audit.md").read_text()
     assert table in capsys.readouterr().out and table.count("\n| `") == len(rows)
+    for part, places in (("choose", 4), ("confirm", 4)):
+        assert call(command_audit, *words, "--stored", "--part", part, "--rows", "rollouts:4") == 0
+        assert json.loads((tmp_path / "audit" / "audit.json").read_text())["steps"] == places
 
 
 def test_evaluate_then_report(call, tmp_path, capsys):

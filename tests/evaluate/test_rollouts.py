@@ -68,7 +68,7 @@ def test_after_an_end_token_nothing_follows(lm):
 
 def test_stored_once_and_read_back(lm, tmp_path):
     drawn = collect(lm, tmp_path)
-    assert [r.step.place for r in drawn] == ["start", "middle", "end"] * 2
+    assert [r.step.place for r in drawn] == ["start", "early", "middle", "end"] * 2
     assert drawn[0].tokens.shape == (4, 6, 8) and drawn[0].step.prefix == PROMPTS[0]
     assert (drawn[0].tokens[:, :, 0] == np.array(drawn[0].step.candidates)[:, None]).all()
     times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
@@ -105,7 +105,7 @@ def test_scores_are_kept_for_each_verifier(lm, tmp_path):
         return share_of_good(texts)
 
     first = store.score_rollouts(drawn, lm, score, "good", say=lambda line: None)
-    assert first[0].shape == (4, 6) and len(calls) == 6
+    assert first[0].shape == (4, 6) and len(calls) == 8
     text = drawn[0].texts(lm)[7]  # candidate 1, rollout 1
     assert text.startswith(PROMPTS[0]) and first[0][1, 1] == pytest.approx(share_of_good([text])[0])
     store.score_rollouts(drawn, lm, score, "good", say=lambda line: None)
