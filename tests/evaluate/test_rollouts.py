@@ -109,7 +109,7 @@ def test_scores_are_kept_for_each_verifier(lm, tmp_path):
     text = drawn[0].texts(lm)[7]  # candidate 1, rollout 1
     assert text.startswith(PROMPTS[0]) and first[0][1, 1] == pytest.approx(share_of_good([text])[0])
     store.score_rollouts(drawn, lm, score, "good", say=lambda line: None)
-    assert len(calls) == 6
+    assert len(calls) == 8
     store.score_rollouts(drawn, lm, score, "other", say=lambda line: None)
-    assert len(calls) == 12
-    assert len(store.load_rollouts(tmp_path)) == 6
+    assert len(calls) == 16
+    assert len(store.load_rollouts(tmp_path)) == 8
