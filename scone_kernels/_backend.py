@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from . import _extension
+from . import _extension, _ops
 
 Backend = Literal["reference", "cpu", "triton"]
 BACKENDS: tuple[Backend, ...] = ("reference", "cpu", "triton")
@@ -67,7 +67,7 @@ def status() -> Status:
     """
     has_gpu = torch.cuda.is_available()
     if _extension.why_missing is None:
-        cpu = BackendStatus(True, f"C++ extension, {torch.ops.scone_kernels.cpu_build()} kernels, CPU tensors")
+        cpu = BackendStatus(True, f"C++ extension, {_ops.ops.cpu_build()} kernels, CPU tensors")
     else:
         cpu = BackendStatus(False, _extension.why_missing)
     if not triton_found():

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from . import _backend, _extension
+from . import _backend, _extension, _ops
 
-_library = torch.library.Library("scone_kernels", "FRAGMENT")
+_library = torch.library.Library(_ops.ops.name, "FRAGMENT")
 
 
 class Op:
@@ -38,12 +38,12 @@ class Op:
         self._reference = reference
         self._launch = launch
         _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-        torch.library.register_fake(f"scone_kernels::{name}", fake, lib=_library)
+        torch.library.register_fake(_ops.add_op_namespace_prefix(name), fake, lib=_library)
         if _extension.why_missing is not None:
             _library.impl(name, reference, "CPU")
         gpu = (lambda *args: launch()(*args)) if launch is not None and _backend.triton_found() else reference
         _library.impl(name, gpu, "CUDA")
-        self._op = getattr(torch.ops.scone_kernels, name).default
+        self._op = getattr(_ops.ops, name).default
 
     def __call__(self, backend: str | None, *args: Any) -> Any:
         """Run on `backend`. The ops are not differentiable: results never require grad."""

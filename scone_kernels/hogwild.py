@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import _checks, _extension
+from . import _checks, _extension, _ops
 
 __all__ = ["HogwildState", "Snapshot"]
 
@@ -146,7 +146,9 @@ def _choose(backend: str | None, device: torch.device) -> str:
 def _why_missing(device: torch.device) -> str | None:
     if _extension.why_missing is not None:
         return _extension.why_missing
-    if torch._C._dispatch_has_kernel_for_dispatch_key("scone_kernels::hogwild_read", device.type.upper()):
+    if torch._C._dispatch_has_kernel_for_dispatch_key(
+        _ops.add_op_namespace_prefix("hogwild_read"), device.type.upper()
+    ):
         return None
     return f"the extension was built without kernels for {device.type}"
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import _ops
 from .ops import linear_half as _linear_half  # noqa: F401  (its op is called by name)
 from .ops.decoder_step import DecoderLayer, check_layers
 from .packed import Packed, Values
@@ -132,7 +133,7 @@ class Decoder:
             return "it is not called with tokens, or with embeddings in float32"
         if self.embeddings.weight.dtype is not torch.float32 or self.norm.weight.dtype is not torch.float32:
             return "its weights are not in float32"
-        if len(x) > _FEW and torch.ops.scone_kernels.cpu_build() == "baseline":
+        if len(x) > _FEW and _ops.ops.cpu_build() == "baseline":
             return "torch is faster for many texts where there are no vector kernels"
         if not call.get("use_cache", True) or not _is_plain(cache):
             return "there is no plain cache that grows"
@@ -178,7 +179,7 @@ class Decoder:
             places = torch.tensor([[keys[0].shape[2]]])
         cos, sin = (part.expand(len(x), -1, -1)[:, 0].contiguous() for part in self.rotary(x, position_ids=places))
         seen = None if mask is None else mask[:, :-1].bool().contiguous()
-        state, key, value = torch.ops.scone_kernels.decoder_step(
+        state, key, value = _ops.ops.decoder_step(
             x[:, 0], weights[:-2], keys, values, cos, sin, seen, self.heads, self.eps
         )
         for i in range(len(keys)):
@@ -190,7 +191,7 @@ class Decoder:
         states, (weight, bias) = self.states(call, weights), weights[-2:]
         assert weight is not None
         if weight.dim() == 3:
-            logits = torch.ops.scone_kernels.linear_half(states, weight, bias, self.head.weight.shape[0])
+            logits = _ops.ops.linear_half(states, weight, bias, self.head.weight.shape[0])
         else:
             logits = nn.functional.linear(states, weight, bias)
         return self._answer(logits=logits[:, None], past_key_values=call["past_key_values"])

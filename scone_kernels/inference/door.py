@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import _extension
+from .. import _extension, _ops
 from . import heads
 from .decoder import Decoder
 from .encoder import Encoder, Pick
@@ -112,7 +112,7 @@ class Accelerated:
         weight, bias = self.packed_head
         if weight.dim() == 2:
             return torch.nn.functional.linear(states, weight, bias)
-        return torch.ops.scone_kernels.linear_half(states, weight, bias, self.head[0].shape[0])
+        return _ops.ops.linear_half(states, weight, bias, self.head[0].shape[0])
 
     def hidden(self, **call: Any) -> tuple[Tensor, Any]:
         """The states (B, H) that the head makes the last token's logits of, and the cache, for a call as of the model.

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import _extension
+from .. import _extension, _ops
 from .ops.encoder import EncoderLayer, check_layers
 from .packed import Packed, Values
 from .structure import Structure, Unfit, is_from
@@ -144,7 +144,7 @@ class Encoder:
             x, starts = hidden[real], nn.functional.pad(real.sum(1).cumsum(0), (1, 0))
             asked = (real.flatten().cumsum(0) - 1)[asked]
         asked, order = asked.sort(stable=True)
-        found = torch.ops.scone_kernels.encoder(x, starts, asked, weights, self.heads, self.eps)
+        found = _ops.ops.encoder(x, starts, asked, weights, self.heads, self.eps)
         return torch.empty_like(found).index_copy_(0, order, found).view(*wanted.shape[:-1], width)
 
     def _layer_by_layer(self, hidden: Tensor, real: Tensor | None, pick: Pick) -> Tensor:

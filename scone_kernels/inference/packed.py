@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import _ops
 from .._panels import to_panels
 from .structure import Unfit
 
@@ -97,7 +98,7 @@ def _is_plain(value: Tensor) -> bool:
 
 def _packed(weight: Tensor) -> Tensor:
     """Panels of 16 bits, or the weight itself where those would change a value or the weight cannot be watched."""
-    if weight.is_inference() or weight.dim() != 2 or torch.ops.scone_kernels.cpu_build() == "baseline":
+    if weight.is_inference() or weight.dim() != 2 or _ops.ops.cpu_build() == "baseline":
         return weight
     with torch.no_grad():
         if to_panels(weight[:1]) is None:  # most weights that are not of 16 bits show it at once

@@ -60,6 +60,34 @@ def test_pure_python_install(tmp_path):
     assert "backend 'cpu' cannot run here: the extension is not built" in done.stdout
 
 
+def test_a_copy_under_another_name_lives_beside_this_one(tmp_path):
+    """Its modules import each other relatively, and its ops have the namespace of its own `_ops.py`."""
+    copy = tmp_path / "other"
+    shutil.copytree(ROOT / "scone_kernels", copy, ignore=shutil.ignore_patterns("*.so", "__pyc*"))
+    names = (copy / "_ops.py").read_text()
+    (copy / "_ops.py").write_text(names.replace("torch.ops.scone_kernels", "torch.ops.other"))
+    code = (
+        "import sys, torch, other\n"
+        "assert not any(name.startswith('scone_kernels') for name in sys.modules), sys.modules.keys()\n"
+        "import scone_kernels as k\n"
+        "logits = torch.randn(2, 9)\n"
+        "found, expected = (p.gibbs_sample_from_logits(logits, seed=0, counter=0) for p in (other, k))\n"
+        "assert torch.equal(found.tokens, expected.tokens)\n"
+        "state = other.HogwildState(torch.tensor([[1, 2]]))\n"
+        "print(torch.ops.other.expected_dot.default, state.backend)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "other.expected_dot.default reference"
+
+
 def test_an_explicit_reference_is_plain_torch():
     """It does not reach the op of the library, which has a C++ kernel."""
     arguments = {"logits": torch.zeros(2, 3), "seed": 0, "counter": 0}
