@@ -2,12 +2,14 @@
 #   make PYTHON=python3.12 setup      another interpreter (3.10 to 3.13)
 #   make EVALUATE='--workers 2' evaluate-full      more options for it, for example --count 20 for fewer prompts
 #   make MUTANTS='--area hogwild' mutants             options of `python -m tests.mutants`
+#   make TORTURE='--only soak' torture               options of `python -m tests.torture`
 #   make TORCH_INDEX=URL setup        look for torch there too, for example an index of its CPU-only builds
 PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
 EVALUATE ?=
 MUTANTS ?=
+TORTURE ?=
 BIN := $(VENV)/bin
 # Most of what is installed is never imported, so bytecode is left to the first import.
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile
@@ -20,7 +22,7 @@ REQUIRED := $(VENV)/.required
 INSTALLED := $(VENV)/.installed
 EXTENSION_SOURCES := setup.py $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: help setup demo test mutants lint bench evaluate evaluate-full docs clean
+.PHONY: help setup demo test mutants torture lint bench evaluate evaluate-full docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -28,6 +30,7 @@ help:
 	@echo 'make demo           plain against controlled text for three tasks, ends with a table (under 5 minutes)'
 	@echo 'make test           all tests'
 	@echo 'make mutants        break the package one line at a time: every mutant has to fail its tests (long)'
+	@echo 'make torture        faults, hostile input, many threads and long runs (under 60 minutes)'
 	@echo 'make lint           ruff and mypy'
 	@echo 'make bench          speed of the kernels, of Hogwild and of decoding'
 	@echo 'make evaluate       a small evaluation with a report; evaluate-full is the long one'
@@ -64,6 +67,9 @@ test: setup
 
 mutants: setup
 	$(BIN)/python -m tests.mutants $(MUTANTS)
+
+torture: setup
+	$(BIN)/python -m tests.torture $(TORTURE)
 
 lint: setup
 	$(BIN)/ruff check .
