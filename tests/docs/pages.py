@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "scone").rglob("*.md")])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "examples").glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "scone").rglob("*.md"),
+    ]
+)
 
 _FENCE = re.compile(r"(?P<before>[^\n]*)\n```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^```\s*$", re.S | re.M)
 _LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s[^)]*)?\)")

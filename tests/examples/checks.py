@@ -1,0 +1,47 @@
+"""What each example must have shown: a function of the example's name, given its variables and what it printed.
+
+The texts themselves change with the default settings, so the checks are about what holds for any good setting.
+"""
+
+from __future__ import annotations
+
+
+def chat(example, printed):
+    assert example["steered"].scores[0] > example["plain"].scores[0]
+    assert [message["role"] for message in example["conversation"]] == ["user", "assistant", "user"]
+    assert printed.count("\n") >= 3
+
+
+def kernels_alone(example, printed):
+    assert "row 3 by itself draws the same: True" in printed
+    assert (example["expected"] - example["plain"]).abs().max() < 1e-5
+
+
+def own_verifier(example, printed):
+    assert example["steered"].scores.sum() > example["plain"].scores.sum() + 0.5
+    assert printed.count("\n") >= 6
+
+
+def quickstart(example, printed):
+    assert example["steered"].scores.mean() > example["plain"].scores.mean() + 0.2
+    assert "'" in printed and "p*" in printed
+
+
+def streaming_guard(example, printed):
+    assert "plain: " in printed and "steered: " in printed
+    steered = printed.partition("steered: ")[2]
+    assert len(steered) > len(example["prompt"]) + example["WINDOW"]
+    shown = "".join(example["guarded"](iter(["You are ", "so kind. ", "x" * 40, "You stupid ", "idiot!"]), Wary()))
+    assert shown.endswith("[withheld]") and "kind" in shown and "stupid" not in shown
+
+
+class Wary:
+    """Finds one word unclean."""
+
+    def score(self, text):
+        return 0.0 if "idiot" in text else 1.0
+
+
+def two_attributes(example, printed):
+    assert example["steered"].scores.mean() > example["plain"].scores.mean()
+    assert "food" in printed and "not toxic" in printed
