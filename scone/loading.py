@@ -6,8 +6,9 @@ import os
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
-from scone.errors import DeviceError, InputError
+from scone.errors import DeviceError, InputError, ModelError
 
 __all__ = ["EMBEDDED", "check_placement", "load_causal_lm", "load_classifier", "load_masked_lm"]
 
@@ -109,12 +110,24 @@ def _from_hub(
     if name.startswith(("/", ".", "~")) and not os.path.isdir(name):
         raise InputError(f"{expected}: there is no such folder")
     try:
-        model = auto.from_pretrained(name, **options)
+        model, found = auto.from_pretrained(name, output_loading_info=True, ignore_mismatched_sizes=True, **options)
+        _check_whole(argument, name, model, found)
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         first_line = str(error).strip().partition("\n")[0]
         raise InputError(f"{expected}: {first_line}") from error
     return (model if device is None or device_map is not None else model.to(device)), tokenizer
+
+
+def _check_whole(argument: str, name: str, model: Any, found: dict[str, Any]) -> None:
+    """Raise where a weight was not in the files, or of another shape: it would be random, another one at each load."""
+    of = f"{argument} must hold all weights of a {type(model).__name__}, got {name!r}"
+    missing, others = sorted(found.get("missing_keys", ())), sorted(found.get("mismatched_keys", ()))
+    if missing:
+        raise ModelError(f"{of} without {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else ""))
+    if others:
+        key, given, expected = others[0]
+        raise ModelError(f"{of} with {key} of shape {tuple(given)}, expected {tuple(expected)}")
 
 
 def _placed(

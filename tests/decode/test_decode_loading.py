@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import tiny
 import torch
+from safetensors.torch import load_file, save_file
 
 from scone import embedded
 from scone.decode import Scone
-from scone.errors import DeviceError, InputError
+from scone.errors import DeviceError, InputError, ModelError
 from scone.loading import load_causal_lm, load_classifier, load_masked_lm
 
 
@@ -56,3 +57,44 @@ def test_pickled_weights_are_refused(argument: str, tmp_path) -> None:
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(InputError, match=f"{argument} must be 'embedded', a folder or an id of the Hub, got"):
         load(str(tmp_path))
+
+
+LOADERS = {
+    "lm": (tiny.llama, load_causal_lm, "model.layers.1.mlp.up_proj.weight"),
+    "masked_lm": (lambda: tiny.masked_lm("bert"), load_masked_lm, "cls.predictions.transform.dense.bias"),
+    "verifier": (tiny.classifier, load_classifier, "classifier.weight"),
+}
+
+
+@pytest.mark.parametrize("argument", LOADERS)
+def test_weights_that_are_missing_or_of_another_shape_are_named(argument: str, tmp_path) -> None:
+    """They would be random numbers, and others at each load."""
+    make, load, name = LOADERS[argument]
+    model, tok = make()
+    model.save_pretrained(tmp_path)
+    tok.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    whole = load_file(file)
+    expected = f"{argument} must hold all weights of a {type(model).__name__}, got '{tmp_path}'"
+
+    save_file({key: value for key, value in whole.items() if key != name}, file, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=f"^{expected} without {name}$"):
+        load(str(tmp_path))
+
+    save_file({**whole, name: torch.zeros(3, 5)}, file, metadata={"format": "pt"})
+    shape = tuple(whole[name].shape)
+    with pytest.raises(ModelError) as caught:
+        load(str(tmp_path))
+    assert str(caught.value) == f"{expected} with {name} of shape (3, 5), expected {shape}"
+
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(InputError, match=f"{argument} must be 'embedded', a folder or an id of the Hub, got"):
+        load(str(tmp_path))
+
+
+def test_an_encoder_without_a_head_is_no_verifier(tmp_path) -> None:
+    model, tok = tiny.classifier()
+    model.bert.save_pretrained(tmp_path)
+    tok.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"without classifier\.bias and 1 more"):
+        load_classifier(str(tmp_path))
