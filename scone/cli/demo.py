@@ -80,6 +80,10 @@ LEGEND = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `scone demo`."""
+    parser.add_argument(
+        "--task", action="append", choices=[task.name for task in TASKS],
+        help="only this task; may be given several times (default: all)",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of all texts (default: 0)")
     parser.add_argument("--samples", type=positive, default=2, help="texts for each prompt; one is shown (default: 2)")
     parser.add_argument("--strength", type=float, help="of the control (default: that of `scone generate`)")
@@ -99,7 +103,7 @@ def run(args: argparse.Namespace) -> None:
 
     models = Models("embedded", "embedded")
     groups: dict[str, list[Written]] = {}
-    for task in TASKS:
+    for task in (task for task in TASKS if task.name in (args.task or task.name)):
         groups[f"{task.name}\n{task.goal}"] = _show_task(models, task, config, args)
     count = sum(map(len, groups.values())) // 2
     minutes, seconds = divmod(round(time.perf_counter() - began), 60)

@@ -79,6 +79,14 @@ def test_demo_shows_each_prompt_once_and_ends_with_the_table(capsys):
     assert [row[:3] for row in rows] == [["0.20", "0.50", "2.7"], ["0.90", "0.50", "2.7"]] * len(TASKS)
 
 
+@pytest.mark.usefixtures("fake_models")
+def test_demo_runs_only_the_tasks_that_were_asked_for(capsys):
+    assert main(["demo", "--task", "topic", "--task", "sentiment"]) == 0
+    shown = capsys.readouterr().out
+    assert "sentiment: positive" in shown and "topic: " in shown and "detoxification" not in shown
+    assert shown.index("sentiment: ") < shown.index("topic: ")  # in the demo's order
+
+
 class Pipe(io.StringIO):
     """Standard output to a program: what is not flushed has not arrived."""
 
