@@ -1,7 +1,8 @@
-"""A folder of converted models that survives crashes, damage and two processes that start at once.
+"""A folder of converted models that survives crashes, damage, a full disk and two processes that start at once.
 
 A model is built into a temporary folder beside its place, with a manifest of checksums, and moved there in one step;
-a lock makes the second process wait for the first. A folder whose files do not match its manifest is built anew.
+a lock makes the second process wait for the first. A folder whose files do not match its manifest is built anew, and
+what a process that was killed has left behind is removed by the next that builds.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from filelock import FileLock
+from safetensors import SafetensorError
+
+from scone.embedded.errors import CacheError
 
 MANIFEST = "manifest.json"
 
@@ -36,27 +40,50 @@ def cached(name: str, build: Callable[[Path], None], *, root: Path | None = None
     """
     root = root or cache_folder() / "models"
     folder = root / name
-    if is_whole(folder):
+    if is_whole(folder):  # nothing is written, so that a cache that was filled before may be read-only
         return folder
-    root.mkdir(parents=True, exist_ok=True)
-    with FileLock(root / f"{name}.lock"):
-        if is_whole(folder):  # another process was faster
-            return folder
-        fresh = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=root))
-        try:
-            build(fresh)
-            _write_manifest(fresh)
-            fresh.chmod(0o755)
-            _replace(fresh, folder)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / f"{name}.lock"):
+            if not is_whole(folder):  # else another process was faster
+                _build(folder, build)
+    except (OSError, SafetensorError) as problem:
+        raise CacheError(
+            f"the cache folder must be one that can be written to and has room, got {root}: {problem}; "
+            "SCONE_CACHE names another"
+        ) from problem
     return folder
 
 
+def _build(folder: Path, build: Callable[[Path], None]) -> None:
+    """Put a new folder in the place of one that is missing or damaged; the lock is held."""
+    for left in _leftovers(folder):
+        shutil.rmtree(left, ignore_errors=True)
+    if folder.exists():
+        aside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+        os.replace(folder, aside / "damaged")
+        shutil.rmtree(aside, ignore_errors=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+    try:
+        build(fresh)
+        _write_manifest(fresh)
+        fresh.chmod(0o755)
+        os.replace(fresh, folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _leftovers(folder: Path) -> list[Path]:
+    """What builders of this folder that were killed have left: `mkdtemp` adds eight characters to the name."""
+    return [path for path in folder.parent.glob(f"{folder.name}.????????") if path.is_dir()]
+
+
 def is_whole(folder: Path) -> bool:
-    """Whether the folder has a manifest, and every file in it has the size and checksum that the manifest says."""
+    """Whether the folder has a manifest that names files, each with the size and checksum that it says."""
     try:
         files = json.loads((folder / MANIFEST).read_text())["files"]
+        if not files:
+            return False
         sizes_match = all((folder / name).stat().st_size == entry["size"] for name, entry in files.items())
         return sizes_match and all(checksum(folder / name) == entry["sha256"] for name, entry in files.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -79,14 +106,3 @@ def _write_manifest(folder: Path) -> None:
         if path.is_file()
     }
     (folder / MANIFEST).write_text(json.dumps({"files": files}, indent=1))
-
-
-def _replace(fresh: Path, folder: Path) -> None:
-    """Put `fresh` in the place of `folder`; a damaged folder there is moved aside first and then deleted."""
-    if folder.exists():
-        aside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.old.", dir=folder.parent))
-        os.replace(folder, aside / "old")
-        os.replace(fresh, folder)
-        shutil.rmtree(aside, ignore_errors=True)
-    else:
-        os.replace(fresh, folder)

@@ -1,11 +1,15 @@
-"""JSON lines that survive a kill: each line is appended whole, a torn last line is dropped, and the end is in order."""
+"""JSON lines that survive a kill: each line is appended whole, a torn last line is dropped, and the end is in order.
+
+A line that is damaged is put aside, into a file beside, and counts as missing: its work is done again.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +34,15 @@ class Records:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._records: dict[str, Record] = {}
-        whole = _whole_lines(path)
-        for line in whole:
-            record = json.loads(line)
-            self._records[record["key"]] = record
+        damaged = []
+        for line in _whole_lines(path):
+            record = _record(line)
+            if record is None:
+                damaged.append(line)
+            else:
+                self._records[record["key"]] = record
+        if damaged:
+            self._put_aside(damaged)
 
     def __contains__(self, key: object) -> bool:
         return key in self._records
@@ -49,26 +58,51 @@ class Records:
         return iter(self._records.values())
 
     def append(self, record: Record) -> None:
-        """Store a record; when this returns, a kill does not lose it."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(_line(record))
-            file.flush()
-            os.fsync(file.fileno())
+        """Store a record; when this returns, a kill does not lose it, and when it fails, nothing of it is there."""
+        line = memoryview(_line(record).encode("utf-8"))
+        with self.path.open("ab", buffering=0) as file:
+            end = file.tell()
+            try:
+                while line:
+                    line = line[file.write(line) :]
+                os.fsync(file.fileno())
+            except BaseException:  # a full disk, Ctrl-C
+                file.truncate(end)
+                raise
         self._records[record["key"]] = record
 
     def sort(self, order: Callable[[Record], Any]) -> None:
         """Rewrite the file in order, without what was replaced; the new file takes the old one's place at once."""
         self._records = {record["key"]: record for record in sorted(self._records.values(), key=order)}
+        self._rewrite()
+
+    def _rewrite(self) -> None:
         partial = self.path.with_suffix(".partial")
         partial.write_text("".join(map(_line, self._records.values())), encoding="utf-8")
         os.replace(partial, self.path)
+
+    def _put_aside(self, damaged: Sequence[bytes]) -> None:
+        beside = self.path.with_suffix(".damaged")
+        with beside.open("ab") as file:
+            file.writelines(line + b"\n" for line in damaged)
+        warnings.warn(f"{self.path} had {len(damaged)} damaged lines, which are now in {beside.name}", stacklevel=3)
+        self._rewrite()
+
+
+def _record(line: bytes) -> Record | None:
+    """The record that a line holds, None where it is damaged."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("key"), str) else None
 
 
 def _line(record: Record) -> str:
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
-def _whole_lines(path: Path) -> list[str]:
+def _whole_lines(path: Path) -> list[bytes]:
     """The lines that end in a newline; a torn last one is cut from the file, so that appending starts afresh."""
     if not path.exists():
         return []
@@ -77,4 +111,4 @@ def _whole_lines(path: Path) -> list[str]:
     if end < len(content):
         with path.open("r+b") as file:
             file.truncate(end)
-    return [line for line in content[:end].decode("utf-8").split("\n") if line]
+    return [line for line in content[:end].split(b"\n") if line.strip()]

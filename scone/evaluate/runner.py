@@ -119,7 +119,7 @@ def _job(plan: Plan, task: Task, prompt: Prompt) -> Job:
 def _tries_that_fit(plan: Plan, task: str, store: Store, folder: Path) -> int:
     """Tries of best-of-n in the time of SConE: measured once, then read from the folder, also when prompts are added."""
     path = folder / "matched.json"
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    known = _read_known(path)
     models = models_for(plan.names, TASKS[task].attribute)
     jobs = [_job(plan, TASKS[task], prompt) for prompt in plan.prompts[task]]
     scone, bon = _first(plan, "scone"), _first(plan, "bon")
@@ -135,6 +135,15 @@ def _tries_that_fit(plan: Plan, task: str, store: Store, folder: Path) -> int:
         partial.write_text(json.dumps(known, indent=1), encoding="utf-8")
         os.replace(partial, path)
     return int(known[name]["tries"])
+
+
+def _read_known(path: Path) -> dict[str, Record]:
+    """What was measured before; a file that is damaged holds nothing."""
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
 
 
 def _time_of(cost: Record) -> float:

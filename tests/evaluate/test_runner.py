@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -72,6 +73,38 @@ def test_resumed_after_an_interruption_it_is_the_same_file(whole, names, tmp_pat
     execute(make_plan(names), tmp_path, say=lambda line: done.append(line))
     assert len(done) == 6  # each item was done once
     assert contents(tmp_path) == contents(whole)
+
+
+@pytest.mark.parametrize(
+    "damage", [b'{"key": "torn in the mid', b"\xff\xfe\x00", b"[" * 100_000, b"[1, 2]", b'{"key": 3}']
+)
+def test_a_damaged_line_is_put_aside_and_its_work_done_again(whole, names, tmp_path, damage):
+    for name in ("samples.jsonl", "scores.jsonl", "costs.jsonl"):
+        (tmp_path / name).write_bytes((whole / name).read_bytes())
+    samples = tmp_path / "samples.jsonl"
+    first, _, *rest = samples.read_bytes().splitlines(keepends=True)
+    samples.write_bytes(b"".join([first, damage + b"\n", *rest]))
+    done = []
+    with pytest.warns(UserWarning, match=r"samples.jsonl had 1 damaged lines.*samples.damaged"):
+        execute(make_plan(names), tmp_path, say=done.append)
+    assert len(done) == 1 and contents(tmp_path) == contents(whole)
+    assert (tmp_path / "samples.damaged").read_bytes() == damage + b"\n"
+    execute(make_plan(names), tmp_path, say=done.append)  # nothing to warn of, nothing to do
+    assert len(done) == 1
+
+
+def test_a_record_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path):
+    records = Records(tmp_path / "samples.jsonl")
+    records.append({"key": "a"})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+    try:
+        with pytest.raises(OSError):
+            records.append({"key": "b", "text": "x" * 2_000_000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    records.append({"key": "c"})
+    assert [record["key"] for record in Records(tmp_path / "samples.jsonl")] == ["a", "c"]
 
 
 def test_two_processes_give_the_same_file(whole, names, tmp_path):
@@ -169,6 +202,9 @@ def test_matched_tries_are_measured_once(names, tmp_path, monkeypatch):
     assert [r["settings"]["tries"] for r in records] == [measured["tries"]] * 3
     monkeypatch.setattr(runner, "do", lambda item: pytest.fail("work was repeated"))
     execute(plan, tmp_path, say=lambda line: None)
+    (tmp_path / "matched.json").write_text('{"torn')  # measured once more, from the costs that are there
+    execute(plan, tmp_path, say=lambda line: None)
+    assert [measured] == list(json.loads((tmp_path / "matched.json").read_text()).values())
 
 
 def test_matched_tries_stay_when_prompts_are_added(names, tmp_path):
