@@ -80,16 +80,6 @@ def test_readers_and_writers_are_clean_under_sanitizers(sanitizer, tmp_path):
     assert counts(result)["inconsistent"] == 0
 
 
-@needs_compiler
-def test_the_device_kernels_do_what_hogwild_h_promises(tmp_path):
-    """On the host, with threads for the threads of a thread block."""
-    (tmp_path / "cuda_runtime_api.h").touch()
-    include = [f"-I{CSRC}/include", f"-I{CSRC}/cuda", f"-I{tmp_path}"]
-    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]
-    result = call(build(tmp_path / "device", "g++", *flags, *include, CSRC / "tests" / "hogwild_device.cpp"))
-    assert result.returncode == 0 and result.stdout == "same\n", result.stdout + result.stderr
-
-
 @needs_nvcc
 def test_the_cuda_sources_compile_and_link_for_every_architecture(tmp_path):
     targets = [f"-gencode=arch=compute_{sm},code=sm_{sm}" for sm in ARCHITECTURES]
