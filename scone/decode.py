@@ -9,6 +9,7 @@ How a text comes about is in `scone.loop`, who looks ahead in `scone.lookahead`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from scone.output import Cost, Output, Step
 from scone.particles import Population
 from scone.prompts import Prompt, check_counts, check_sampling, check_stops, open_prompts
 from scone.text import Text, Writer
+from scone.trace import Told, Trace
 from scone.verifier import Expression, Verifier
 
 __all__ = ["Output", "Scone", "SconeConfig", "Step", "Verifier"]
@@ -165,6 +167,7 @@ class Scone:
         stop: str | Sequence[str] = (),
         stop_token_ids: Sequence[int] = (),
         logits_processor: Sequence[Processor] = (),
+        explain: bool = False,
     ) -> Output:
         """Continue prompts under control.
 
@@ -173,6 +176,7 @@ class Scone:
         do_sample: False takes the most probable candidate after reweighing
         stop: strings that end a text and are cut from it; the LM's own end-of-text tokens always end it
         logits_processor: as in transformers; they see the LM's logits before the candidates are picked
+        explain: keep also what the lookaheads read and φ after each token, for `out.trace.to_html()`
 
         >>> engine = Scone.from_pretrained()
         >>> out = engine.generate(["The food was", "My day"], max_new_tokens=4, num_return_sequences=2, seed=1)
@@ -182,7 +186,7 @@ class Scone:
         check_counts(max_new_tokens=max_new_tokens, num_return_sequences=num_return_sequences)
         check_sampling(logits_processor, do_sample)
         texts = self.open(prompts, max_new_tokens=max_new_tokens, copies=num_return_sequences, seed=seed)
-        loop = self.loop(stop, stop_token_ids, logits_processor, do_sample, texts)
+        loop = replace(self.loop(stop, stop_token_ids, logits_processor, do_sample, texts), explain=explain)
         seconds: dict[str, float] = {}
         cost = Cost()
         for taken in self._write(loop, texts, max_new_tokens):
@@ -196,7 +200,7 @@ class Scone:
             token_ids=[text.new_ids for text in kept],
             scores=scores,
             finish_reasons=[text.finish_reason or "length" for text in kept],
-            trace=[text.trace for text in kept],
+            trace=self._trace(kept, scores, explain),
             seconds=seconds,
             cost=cost,
             log_evidence=log_evidence,
@@ -240,7 +244,7 @@ class Scone:
         loop = self.loop(processors=logits_processor)
         texts = self.open([prompt], max_new_tokens=max_new_tokens, seed=seed)
         decision = loop.decide(texts, prefill(self.parts.lm, texts), max_new_tokens - 1)
-        return decision.step(0, None, loop.timer.take())
+        return decision.step(0, None, loop.timer.take(), loop.writer)
 
     def custom_generate(
         self,
@@ -320,8 +324,22 @@ class Scone:
             state = prefill(self.parts.lm, texts)
         for taken in loop.run(texts, state, max_new_tokens):
             for b, (text, k) in enumerate(zip(taken.texts, taken.chosen)):
-                text.trace.append(taken.decision.step(b, k, taken.seconds))
+                text.trace.append(taken.decision.step(b, k, taken.seconds, loop.writer, len(text.continuation)))
             yield taken
+
+    def _trace(self, texts: Sequence[Text], scores: Tensor, explain: bool) -> Trace:
+        """The record of finished texts; explained, with φ of each as it was after each token."""
+        if explain:
+            ends = [text.context + text.continuation[: step.end] for text in texts for step in text.trace]
+            after = iter(self.verifier.score(ends).tolist())
+            for text in texts:
+                text.trace = [replace(step, score=next(after)) for step in text.trace]
+        settings = {**self.config.as_dict(), "verifier_strengths": [term.strength for term in self.verifier.terms]}
+        told = [
+            Told(text.context, text.continuation, score, text.finish_reason or "length", settings)
+            for text, score in zip(texts, scores.tolist())
+        ]
+        return Trace([text.trace for text in texts], told)
 
     def _kept(self, loop: Loop, texts: Sequence[Text]) -> tuple[Sequence[Text], Tensor, list[float] | None]:
         """The texts that the caller gets, their φ, and with particles the evidence for each."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from scone.config import SconeConfig
 from scone.lm import Candidates, CausalLM, LMState, choose, propose
 from scone.lookahead import Lookahead, Parts, Query
-from scone.output import Cost, Step, Timer
+from scone.output import Cost, Future, Step, Timer
 from scone.particles import Population
 from scone.reweigh import all_hold, reweigh
 from scone.seeds import token_seed
@@ -30,16 +30,22 @@ Process = Callable[[Sequence[Text], Tensor], Tensor]
 class Judged:
     """q of the candidates, and what the lookahead leaves behind for each that had one.
 
-    >>> Judged(torch.ones(1, 1, 2), torch.tensor([False])).place
+    >>> Judged(torch.ones(1, 1, 2), torch.tensor([[True, False]])).place
     {}
     """
 
     q: Tensor  # (terms, B, K)
-    seen: Tensor  # (B,) bool, False where a text's choice was settled and nothing was judged
+    known: Tensor  # (B, K) bool, False where q is only the mean of the others'
     cost: Cost = Cost()
     place: Mapping[tuple[int, int], int] = field(default_factory=dict)  # (text, candidate) -> row of what follows
     carried: Sequence[object] | None = None  # what a text carries on if that candidate is taken
     read: LMState | None = None  # the LM after that candidate
+    futures: Sequence[Sequence[Future]] = ()  # what was read behind it, where the loop explains itself
+
+    @property
+    def seen(self) -> Tensor:
+        """(B,) bool, False where a text's choice was settled and nothing was judged."""
+        return self.known.any(-1)
 
 
 @dataclass(frozen=True)
@@ -51,12 +57,16 @@ class Decision:
     q: Tensor  # (B, K) product over the verifier's terms, each to its strength
     log_p_star: Tensor  # (B, K)
 
-    def step(self, b: int, chosen: int | None, seconds: dict[str, float]) -> Step:
+    def step(self, b: int, chosen: int | None, seconds: dict[str, float], writer: Writer, end: int = 0) -> Step:
         """The record of one text's step, without the places that hold no candidate."""
-        real = ~self.candidates.log_p[b].isneginf()
+        real, judged = ~self.candidates.log_p[b].isneginf(), self.judged
         tokens, log_p = self.candidates.tokens[b][real], self.candidates.log_p[b][real]
-        log_p_star, cost = self.log_p_star[b][real], self.judged.cost
-        return Step(tokens, log_p, self.q[b][real], log_p_star, chosen=chosen, seconds=seconds, cost=cost)
+        rows = [judged.place.get((b, k)) for k in real.nonzero()[:, 0].tolist()]
+        return Step(
+            tokens, log_p, self.q[b][real], self.log_p_star[b][real], chosen=chosen, seconds=seconds, cost=judged.cost,
+            pieces=writer.pieces(tokens.tolist()), judged=judged.known[b][real], end=end,
+            futures=tuple(() if row is None else tuple(judged.futures[row]) for row in rows) if judged.futures else (),
+        )  # fmt: skip
 
     def row_after(self, b: int, token: int) -> int | None:
         """The row of `judged.read` in which the LM has read this token after text b, or None."""
@@ -96,6 +106,7 @@ class Loop:
     process: Process | None = None
     population: Population | None = None  # of particles, where texts are those
     timer: Timer = field(default_factory=Timer)
+    explain: bool = False  # whether it is kept what lookaheads read
 
     def run(self, texts: Sequence[Text], state: LMState, max_new_tokens: int) -> Iterator[Taken]:
         """Step by step until all texts have ended or are long enough; texts that have ended leave the batch."""
@@ -144,7 +155,8 @@ class Loop:
             )
         strengths = [term.strength for term in terms]
         if config.strength == 0 or not any(strengths):
-            judged = Judged(torch.ones(len(terms), *candidates.tokens.shape), torch.zeros(len(texts), dtype=torch.bool))
+            q = torch.ones(len(terms), *candidates.tokens.shape)
+            judged = Judged(q, torch.zeros_like(q[0], dtype=torch.bool))
         else:
             judged = judge(self, texts, candidates, state, remaining)
         with self.timer("reweigh"):
@@ -249,6 +261,7 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
         state=state,
         rows=[b for b, _ in ahead],
         timer=timer,
+        futures=[[] for _ in ahead] if loop.explain else None,
     )
     answer = loop.lookahead.judge(query)
     q[:, [b for b, _ in ahead], [k for _, k in ahead]] = answer.q
@@ -256,7 +269,7 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
     if query.was_read is not None:
         cost += Cost(lm_rows=len(ahead), lm_passes=1)
     place = {pair: row for row, pair in enumerate(ahead)}
-    return Judged(*_filled(q, candidates), cost, place, answer.carried, query.was_read)
+    return Judged(*_filled(q, candidates), cost, place, answer.carried, query.was_read, query.futures or ())
 
 
 def _begin(text: Text, lm: CausalLM, window: int | None) -> int:
@@ -269,9 +282,9 @@ def _begin(text: Text, lm: CausalLM, window: int | None) -> int:
 
 
 def _filled(q: Tensor, candidates: Candidates) -> tuple[Tensor, Tensor]:
-    """q with the mean over the judged candidates, by probability, where one was not judged; and (B,) if any was."""
+    """q with the mean over the judged candidates, by probability, where one was not judged; and (B, K) which were."""
     judged = ~q.isnan()
     weight = candidates.share * judged
     mean = (weight * q.nan_to_num()).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(min=1e-30)
     mean = torch.where(judged.any(-1, keepdim=True), mean, 1.0)
-    return torch.where(judged, q, mean), judged[0].any(-1)
+    return torch.where(judged, q, mean), judged[0]

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field, fields
 
 from torch import Tensor
 
-__all__ = ["Cost", "Output", "Step", "Timer"]
+from scone.trace import Trace
+from scone.trace.notebook import summary_of, table_of
+
+__all__ = ["Cost", "Future", "Output", "Step", "Timer"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,18 @@ class Cost:
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+@dataclass(frozen=True)
+class Future:
+    """What a lookahead reads behind a candidate; `by` is the lookahead's class.
+
+    >>> Future(by="Paths", text=" and the sun was out").by
+    'Paths'
+    """
+
+    by: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -50,11 +65,19 @@ class Step:
     seconds: dict[str, float] = field(default_factory=dict)  # by phase, for the whole batch
     cost: Cost = field(default_factory=Cost)  # of the lookahead, for the whole batch
     resampled: bool = False  # another particle had written it, which this one went on from
+    pieces: tuple[str, ...] = ()  # k, what the candidates read as
+    judged: Tensor | None = None  # (k,) bool: False where q is only the mean of the others'
+    end: int = 0  # characters of the continuation with this token
+    futures: tuple[tuple[Future, ...], ...] = ()  # with explain=True: k, what was read behind each candidate
+    score: float | None = None  # with explain=True: φ of the text so far
 
     @property
     def token(self) -> int | None:
         """The token that was taken."""
         return None if self.chosen is None else int(self.tokens[self.chosen])
+
+    def _repr_html_(self) -> str:
+        return table_of(self)
 
 
 @dataclass(frozen=True)
@@ -72,13 +95,16 @@ class Output:
     token_ids: list[list[int]]  # new tokens, the stop token included
     scores: Tensor  # (n,) φ of the texts
     finish_reasons: list[str]  # "stop" or "length"
-    trace: list[list[Step]]  # one Step for each new token of each text
+    trace: Trace  # one Step for each new token of each text; a list of lists that can show itself
     seconds: dict[str, float]  # by phase, summed over the steps
     cost: Cost  # of all lookaheads, those of particles that were not kept included
     log_evidence: list[float] | None = None  # with keep="sample": log of an estimate of E[φ] under the LM, a text each
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def _repr_html_(self) -> str:
+        return summary_of(self)
 
 
 class Timer:

@@ -73,6 +73,16 @@ class Writer:
         if ended:
             text.finish_reason = "stop"
 
+    def pieces(self, tokens: Sequence[int]) -> tuple[str, ...]:
+        """What each token reads as by itself: special tokens by name, and bytes of a split character as they are kept.
+
+        >>> from scone.embedded import load_lm
+        >>> lm = CausalLM(*load_lm())
+        >>> Writer(lm).pieces([*lm.encode(" tea"), 0])
+        (' tea', '<|endoftext|>')
+        """
+        return tuple(_piece(self.lm.tokenizer, token) for token in tokens)
+
     def held_back(self, text: Text) -> int:
         """Characters at the end that may turn out to be the start of a stop string."""
         if text.finish_reason is not None:
@@ -83,3 +93,13 @@ class Writer:
                 if text.continuation.endswith(s[:n]):
                     most = max(most, n)
         return most
+
+
+def _piece(tokenizer: Any, token: int) -> str:
+    kept = tokenizer.convert_ids_to_tokens(token)
+    if kept is None:
+        return ""  # some heads have more rows than there are tokens
+    text = tokenizer.decode([token], clean_up_tokenization_spaces=False)
+    if "\N{REPLACEMENT CHARACTER}" in text:
+        return str(kept)
+    return f" {text}" if kept.startswith("▁") and not text.startswith(" ") else text

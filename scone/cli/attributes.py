@@ -62,6 +62,19 @@ class Attribute:
         return kind if prefix == "embedded" else None
 
 
+def add_wishes(parser: argparse.ArgumentParser) -> None:
+    """Adds `--attribute` and `--avoid`, which come in `args.wishes`."""
+    control = parser.add_argument_group("control")
+    control.add_argument(
+        "-a", "--attribute", dest="wishes", action="append", type=wanted, default=[], metavar="NAME[=STRENGTH]",
+        help="what the text should be; may be given several times",
+    )  # fmt: skip
+    control.add_argument(
+        "--avoid", dest="wishes", action="append", type=unwanted, metavar="NAME[=STRENGTH]",
+        help="what the text should not be; may be given several times",
+    )  # fmt: skip
+
+
 def wanted(text: str) -> Attribute:
     """`--attribute`, as a type of argparse."""
     return Attribute.parse(text)

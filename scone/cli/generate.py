@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from scone.cli.arguments import positive
-from scone.cli.attributes import SHORT_NAMES, Attribute, unwanted, wanted
+from scone.cli.attributes import SHORT_NAMES, Attribute, add_wishes, wanted
 from scone.cli.console import above, err, note, out, progress, quiet_libraries
-from scone.cli.options import add_config, read_config
+from scone.cli.options import add_config, add_models, read_config
 from scone.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,16 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompts", nargs="*", metavar="PROMPT", help="text to continue; none: lines of standard input")
     parser.add_argument("--file", type=Path, help="prompts from a file, one a line; - is standard input")
 
-    control = parser.add_argument_group("control")
-    control.add_argument(
-        "-a", "--attribute", dest="wishes", action="append", type=wanted, default=[], metavar="NAME[=STRENGTH]",
-        help="what the text should be; may be given several times",
-    )  # fmt: skip
-    control.add_argument(
-        "--avoid", dest="wishes", action="append", type=unwanted, metavar="NAME[=STRENGTH]",
-        help="what the text should not be; may be given several times",
-    )  # fmt: skip
-
+    add_wishes(parser)
     shape = parser.add_argument_group("output")
     shape.add_argument("--samples", type=positive, default=1, metavar="N", help="texts for each prompt (default: 1)")
     shape.add_argument("--max-new-tokens", type=positive, default=25, metavar="N", help="length (default: 25)")
@@ -69,13 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--compare", action="store_true", help="beside plain sampling, with independent scores")
     shape.add_argument("--json", action="store_true", help="one JSON object for each text, a line each")
 
-    models = parser.add_argument_group(
-        "models", "Hub ids or folders; without them the small models that come with pip."
-    )
-    models.add_argument("--lm", default="embedded", help="causal LM that writes")
-    models.add_argument("--masked-lm", default="embedded", help="masked LM, for the lookaheads that need one")
-    models.add_argument("--device", help="cpu, cuda, cuda:1, ...")
-    models.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights")
+    add_models(parser)
     add_config(parser)
 
 

@@ -11,9 +11,20 @@ from scone.errors import ConfigError
 from scone.options import Options, kinds_of
 from scone.settings import PRESETS, Flat, flat_options, name_of, read_settings, strategies
 
-__all__ = ["add_config", "flag_of", "read_config"]
+__all__ = ["add_config", "add_models", "flag_of", "read_config"]
 
 _DEST = "option:"  # before an option's name, so that no option of a command is meant
+
+
+def add_models(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say which models write and judge, and where."""
+    models = parser.add_argument_group(
+        "models", "Hub ids or folders; without them the small models that come with pip."
+    )
+    models.add_argument("--lm", default="embedded", help="causal LM that writes")
+    models.add_argument("--masked-lm", default="embedded", help="masked LM, for the lookaheads that need one")
+    models.add_argument("--device", help="cpu, cuda, cuda:1, ...")
+    models.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights")
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:

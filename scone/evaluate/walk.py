@@ -36,7 +36,7 @@ def next_token_after(
         loop.take(text, decision, 0, token, remaining)
         state = commit(lm, state, [0], [token], decision)
         remaining -= 1
-    return loop.decide([text], state, remaining).step(0, None, loop.timer.take())
+    return loop.decide([text], state, remaining).step(0, None, loop.timer.take(), loop.writer)
 
 
 def _text(engine: Scone, prompt: Sequence[int], seed: int) -> Text:

@@ -162,17 +162,29 @@ class CausalLM:
         return [[t for t in row if t >= 0] for row in torch.stack(drawn, 1).tolist()] if drawn else [[] for _ in alive]
 
     @torch.no_grad()
-    def anticipate(self, state: LMState, length: int, tables: Sequence[Tensor], *, among: int) -> list[Tensor]:
+    def anticipate(
+        self,
+        state: LMState,
+        length: int,
+        tables: Sequence[Tensor],
+        *,
+        among: int,
+        likeliest: list[Tensor] | None = None,
+    ) -> list[Tensor]:
         """The next `length` tokens of each text in expectation: for each table (V, D) the mean rows (B, length, D).
 
         Each mean is over the `among` likeliest tokens that do not end the text. The LM goes on from the mean of its own
-        input embeddings, so that nothing is drawn. The cache grows: fork it first.
+        input embeddings, so that nothing is drawn. `likeliest` takes the likeliest token of each place, (B,).
+        The cache grows: fork it first.
         """
         own = self.model.get_input_embeddings().weight
         means: list[list[Tensor]] = [[] for _ in tables]
         for i in range(length):
             wanted = [*tables, own] if i + 1 < length else tables
-            rows = self.likely(state, wanted, among=among, goes_on=True).rows
+            likely = self.likely(state, wanted, among=among, goes_on=True)
+            rows = likely.rows
+            if likeliest is not None:
+                likeliest.append(likely.tokens[:, 0])
             for found, mean, table in zip(means, rows, tables):
                 found.append(mean.to(table.dtype))
             if i + 1 < length:

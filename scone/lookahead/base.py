@@ -5,7 +5,7 @@ A new strategy is one file with one class: a frozen dataclass of its options, `n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from scone.errors import ConfigError
 from scone.lm import LMState
 from scone.lookahead.parts import EMBEDDINGS, GRADIENTS, LM_STATES, MASKED_LM, Parts
 from scone.options import Options
-from scone.output import Cost, Timer
+from scone.output import Cost, Future, Timer
 from scone.text import Text
 
 __all__ = ["Answer", "Lookahead", "Query"]
@@ -47,6 +47,7 @@ class Query:
     state: LMState | None = None  # the LM after the texts, before the candidates
     rows: Sequence[int] = ()  # n, into `state`
     timer: Timer = field(default_factory=Timer)  # takes the seconds of each phase
+    futures: Sequence[list[Future]] | None = None  # n, to be added to by `show`, where somebody looks on
 
     @property
     def step(self) -> int:
@@ -74,6 +75,14 @@ class Query:
         """What tokens of the LM after candidate i add to its text."""
         text = self.texts[i]
         return self.parts.lm.added([*text.prompt_ids, *text.new_ids, int(self.tokens[i])], path)
+
+    def show(self, who: Lookahead, read: Callable[[], Sequence[str]]) -> None:
+        """Keep the texts that a lookahead reads behind the candidates, those of a candidate side by side."""
+        if self.futures is None:
+            return
+        texts = read()
+        for i, text in enumerate(texts):
+            self.futures[i * len(self.futures) // len(texts)].append(Future(type(who).__name__, text))
 
     def carrying(self, part: int) -> Query:
         """The same question with what the texts carry for one part of a mixture; the LM's pass is shared."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from scone.lookahead.base import Answer, Lookahead, Query
 from scone.lookahead.parts import EMBEDDINGS, LM_STATES
@@ -34,7 +35,9 @@ class Expectation(Lookahead):
         read = query.read
         with query.timer("look ahead"):
             forked = lm.select(read, torch.arange(len(query.written)))
-            means = lm.anticipate(forked, tokens, parts.lm_tables, among=self.among)
+            likeliest: list[Tensor] = []  # (n,) tokens of each place
+            means = lm.anticipate(forked, tokens, parts.lm_tables, among=self.among, likeliest=likeliest)
+        query.show(self, lambda: [query.future(i, ids) for i, ids in enumerate(torch.stack(likeliest, 1).tolist())])
         with query.timer("estimate"):
             q = parts.score_expected(query.written, means)
         rows, more = len(query.written), tokens - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +84,7 @@ class Gibbs(Lookahead):
         for sample in kept:
             with query.timer("estimate"):
                 estimates.append(self.estimate.of(parts, chains, sample, self.temperature))  # (terms, rows)
+        query.show(self, lambda: self._read(parts, chains, kept))
         q = torch.stack(estimates).mean(0).unflatten(1, (-1, self.chains)).mean(-1)
         carried = None
         if self.start.carries:
@@ -105,6 +107,11 @@ class Gibbs(Lookahead):
         if missing & {EMBEDDINGS, GRADIENTS}:
             return self.replace(estimate=AtSample())
         return self.replace(start=Masks()) if missing == {LM_STATES} else None
+
+    def _read(self, parts: Parts, chains: Chains, kept: Sequence[Sample]) -> list[str]:
+        """What the states that are kept read as, those of a candidate side by side."""
+        each = [[parts.surfaces.write(future)[0] for future in chains.with_ids(s.ids).futures()] for s in kept]
+        return [text for of_one in zip(*each) for text in of_one]
 
     def _length(self, parts: Parts, remaining: int) -> int:
         return min(self.tokens, max(1, round(remaining * parts.density)) if remaining > 0 else 0)

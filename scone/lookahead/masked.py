@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from scone.lookahead.base import Answer, Lookahead, Query
 from scone.lookahead.chains import begin
@@ -41,9 +42,16 @@ class Masked(Lookahead):
             hidden = mlm.hidden(chains.ids, chains.mask, row, col)  # (n * length, H)
             tables = [parts.bridge(leaf).table for leaf in parts.readers]
             means = [mlm.expect(hidden, table, temperature=self.temperature) for table in tables]
+        query.show(self, lambda: self._likeliest(query, hidden, length))
         with query.timer("estimate"):
             q = parts.score_expected(query.written, [mean.unflatten(0, (n, length)) for mean in means])
         return Answer(q, Cost(masked_lm_rows=n, verifier_rows=n * len(parts.readers)))
+
+    def _likeliest(self, query: Query, hidden: Tensor, length: int) -> list[str]:
+        """What the likeliest tokens read as; almost without temperature noise plays no part."""
+        parts = query.parts
+        tokens = parts.masked_lm.draw(hidden, seed=0, counter=0, temperature=1e-6)
+        return [parts.surfaces.write(ids)[0] for ids in tokens.view(-1, length).tolist()]
 
     def instead(self, missing: frozenset[str]) -> Lookahead | None:
         """Without embeddings, tokens that the masked LM draws at once."""

@@ -55,6 +55,7 @@ class Paths(Lookahead):
             seed = path_seeds(query, self.count, coupled=self.coupled)
             forked = lm.select(read, torch.arange(rows) // self.count)
             drawn, means = self._draw(query, forked, seed, tokens)
+        query.show(self, lambda: [query.future(i // self.count, path) for i, path in enumerate(drawn)])
         written = [text for text in query.written for _ in range(self.count)]
         with query.timer("estimate"):
             if self.judged == "expected":

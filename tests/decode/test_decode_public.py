@@ -21,7 +21,7 @@ import scone
 ROOT = Path(__file__).parents[2]
 # From below to above: a room is a module or a folder of scone, and imports only from rooms before it.
 ROOMS = [
-    "errors", "options", "seeds", "output", "reweigh", "encoder", "decoder_step", "embedded", "loading", "lm",
+    "errors", "options", "seeds", "trace", "output", "reweigh", "encoder", "decoder_step", "embedded", "loading", "lm",
     "verifier", "text", "prompts", "lookahead", "config", "particles", "loop", "hf", "decode", "reference", "settings",
     "evaluate", "cli", "__main__",
 ]  # fmt: skip
@@ -31,7 +31,7 @@ FLAT = [
 ]  # fmt: skip
 MODULES = FLAT + [
     f"{room}.{path.stem}" if path.stem != "__init__" else room
-    for room in ("lm", "verifier", "lookahead")
+    for room in ("lm", "verifier", "lookahead", "trace")
     for path in sorted((ROOT / "scone" / room).glob("*.py"))
 ]
 
@@ -227,12 +227,13 @@ def test_a_strategy_knows_no_loop_and_no_settings() -> None:
         assert reached <= {"errors", "options", "seeds", "output", "lm", "verifier", "text", "lookahead"}, path
 
 
-@pytest.mark.parametrize("page", ["options.md", "transformers.md"])
-def test_pages_run(page: str) -> None:
+@pytest.mark.parametrize("page", ["options.md", "trace.md", "transformers.md"])
+def test_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Python blocks of a page about the decoder, in order, as one session."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, flags=re.S | re.M)
     assert blocks
+    monkeypatch.chdir(tmp_path)
     session: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, page, "exec"), session)

@@ -5,6 +5,8 @@ The texts themselves change with the default settings, so the checks are about w
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 def chat(example, printed):
     assert example["steered"].scores[0] > example["plain"].scores[0]
@@ -40,6 +42,13 @@ class Wary:
 
     def score(self, text):
         return 0.0 if "idiot" in text else 1.0
+
+
+def trace_page(example, printed):
+    page = Path("trace.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>") and "steered" in page
+    assert printed.count(" futures\n") == len(example["steered"].token_ids[0])
+    assert " 0 futures" not in printed.partition("\n")[2].partition("\n")[0]
 
 
 def two_attributes(example, printed):
