@@ -74,7 +74,7 @@ class Scone:
             raise InputError(f"config must be a SconeConfig, got {type(config).__name__}")
         self.config = config
         self.lookahead = config.lookahead.serving(self.parts.offers)
-        self.parts.prepare(self.lookahead.needs)
+        self.lookahead.prepare(self.parts)
 
     @classmethod
     def from_pretrained(

@@ -21,7 +21,7 @@ class Rule(NamedTuple):
     allows: Callable[[Any], bool]
     expected: str
     read: Callable[[str], Any]
-    kind: type | None = None  # of the objects that it takes
+    kind: type | tuple[type, ...] | None = None  # of the objects that it takes
 
 
 Self = TypeVar("Self", bound="Options")
@@ -121,8 +121,8 @@ def flag() -> Rule:
     return Rule(lambda value: isinstance(value, bool), "True or False", lambda text: words.get(text.lower(), text))
 
 
-def one_of(kind: type[Options]) -> Rule:
-    """An object of one of the subclasses of `kind`; in text, its name."""
+def one_of(kind: type[Options] | tuple[type[Options], ...]) -> Rule:
+    """An object of one of the subclasses of `kind`, or of the classes that it lists; in text, its name."""
 
     def read(text: str) -> Any:
         found = {cls.__name__.lower(): cls for cls in kinds_of(kind)}.get(text.lower())
@@ -140,13 +140,15 @@ class _OneOf(Rule):
         return f"one of {', '.join(f'{cls.__name__}()' for cls in kinds_of(self.kind))}"
 
 
-def kinds_of(kind: type) -> list[type]:
-    """The public subclasses of a class, in the order in which they were defined.
+def kinds_of(kind: type | tuple[type, ...]) -> list[type]:
+    """The public subclasses of a class, in the order in which they were defined; of several classes, these.
 
     >>> from scone.lookahead.start import Start
     >>> [cls.__name__ for cls in kinds_of(Start)]
     ['Rollout', 'Masks', 'Carried']
     """
+    if isinstance(kind, tuple):
+        return list(kind)
     below: list[type] = []
     subclasses: list[type] = kind.__subclasses__()
     for found in subclasses:

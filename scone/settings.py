@@ -25,6 +25,7 @@ PRESETS: dict[str, Callable[[], SconeConfig]] = {
 }
 
 _SHARED = [field.name for field in dataclasses.fields(SconeConfig)]
+_TAKEN = {*_SHARED, "lm"}  # what an option of a lookahead cannot be called
 
 
 class Flat(NamedTuple):
@@ -137,8 +138,8 @@ def _flat_of(cls: type, owner: str, prefix: str = "") -> Iterator[Flat]:
 
 
 def _outside(name: str, prefix: str) -> str:
-    """A name that is not one of those that all methods share."""
-    return f"lookahead_{name}" if not prefix and name in _SHARED else name
+    """A name that means nothing else where settings are typed."""
+    return f"lookahead_{name}" if not prefix and name in _TAKEN else name
 
 
 def _named(text: str) -> Lookahead:

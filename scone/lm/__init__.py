@@ -2,6 +2,7 @@
 
 from scone.lm.masked import MaskedLM
 from scone.lm.model import CausalLM, LMState, check_finite
+from scone.lm.reading import Reading, common_prefix, read_on
 from scone.lm.sampling import Candidates, choose, propose, truncate
 from scone.lm.tokens import position_limit, same_vocabulary, special_frame
 
@@ -10,10 +11,13 @@ __all__ = [
     "CausalLM",
     "LMState",
     "MaskedLM",
+    "Reading",
     "check_finite",
     "choose",
+    "common_prefix",
     "position_limit",
     "propose",
+    "read_on",
     "same_vocabulary",
     "special_frame",
     "truncate",

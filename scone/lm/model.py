@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from scone.errors import InputError, ModelError, NumericalError
+from scone.lm.tokens import special_frame
 from scone_kernels import LikelyRows, likely_rows, likely_rows_from_logits
 from scone_kernels.inference import accelerate
 
@@ -70,6 +71,17 @@ class CausalLM:
         self._extra = {"logits_to_keep": 1} if "logits_to_keep" in accepts else {}
         self.stop_ids = frozenset(_stop_ids(model, tokenizer))
 
+    @classmethod
+    def from_pretrained(cls, name: str, *, device: Any = None) -> CausalLM:
+        """Load one by name: a Hub id, a folder, or "embedded".
+
+        >>> CausalLM.from_pretrained("embedded").name
+        'LlamaForCausalLM'
+        """
+        from scone.loading import load_causal_lm
+
+        return cls(*load_causal_lm(name, device=device))
+
     @property
     def device(self) -> torch.device:
         """Where its inputs go: the device of the input embeddings, which `device_map` may put apart from the rest."""
@@ -89,6 +101,15 @@ class CausalLM:
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, with the special tokens that the tokenizer puts in front."""
         return list(self.tokenizer(text)["input_ids"])
+
+    def encode_open(self, text: str) -> list[int]:
+        """Token ids of a text that goes on: with the special tokens that belong in front, and none behind; never empty."""
+        ids = [*self._opening, *self.tokenizer(text, add_special_tokens=False)["input_ids"]]
+        return ids or [next(iter(self.stop_ids), 0)]
+
+    @cached_property
+    def _opening(self) -> list[int]:
+        return special_frame(self.tokenizer)[0]
 
     def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """Token ids of a conversation by the tokenizer's chat template, up to where the reply begins."""

@@ -4,6 +4,7 @@ SconeConfig(lookahead=Mix(Expectation(tokens=3), Nothing()))
 """
 
 from scone.lookahead.base import Answer, Lookahead, Query
+from scone.lookahead.draft import Draft
 from scone.lookahead.expectation import Expectation
 from scone.lookahead.gibbs import Gibbs
 from scone.lookahead.masked import Masked
@@ -20,6 +21,7 @@ __all__ = [
     "AtMean",
     "AtSample",
     "Carried",
+    "Draft",
     "Expectation",
     "Gibbs",
     "GibbsPool",

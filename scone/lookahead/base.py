@@ -49,7 +49,7 @@ class Query:
     timer: Timer = field(default_factory=Timer)  # takes the seconds of each phase
     futures: Sequence[list[Future]] | None = None  # n, to be added to by `show`, where somebody looks on
 
-    @property
+    @cached_property
     def step(self) -> int:
         """How many tokens the texts have already: all texts of a batch are equally far."""
         return len(self.texts[0].new_ids)
@@ -65,6 +65,11 @@ class Query:
             rows = [place[id(text)] for text in self.texts]
         with self.timer("look ahead"):
             return lm.step(lm.select(state, torch.tensor(rows)), self.tokens, headless=True)
+
+    @property
+    def rows_or_texts(self) -> Sequence[int]:
+        """n numbers, the same for candidates of the same text, which stand side by side."""
+        return self.rows or [id(text) for text in self.texts]
 
     @property
     def was_read(self) -> LMState | None:
@@ -123,6 +128,10 @@ class Lookahead(Options):
     def samples(self) -> int:
         """Estimates that q is the mean of; `reweigh="softmax"` sums them."""
         return 1
+
+    def prepare(self, parts: Parts) -> None:
+        """Load what it needs, so that a mistake shows before anything is written."""
+        parts.prepare(self.needs)
 
     def judge(self, query: Query) -> Answer:
         """q of every candidate of the query."""

@@ -59,6 +59,10 @@ class Mix(Lookahead):
     def serving(self, offers: frozenset[str]) -> Lookahead:
         return Mix(*(part.serving(offers) for part in self.parts), weights=self.weights)
 
+    def prepare(self, parts: Parts) -> None:
+        for part in self.parts:
+            part.prepare(parts)
+
     def judge(self, query: Query) -> Answer:
         q: Tensor | None = None
         cost, carried = Cost(), []

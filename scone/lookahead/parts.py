@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from scone.errors import DeviceError, ModelError
-from scone.lm import CausalLM, MaskedLM
+from scone.lm import CausalLM, MaskedLM, same_vocabulary
 from scone.verifier import Bridge, EmbeddingVerifier, Expression, Surfaces
 
 __all__ = ["EMBEDDINGS", "GRADIENTS", "LM_STATES", "MASKED_LM", "Parts"]
@@ -38,6 +39,7 @@ class Parts:
         self._masked_lm = masked_lm
         self._lm_bridges: dict[object, Bridge] = {}
         self._bridges: dict[object, Bridge] = {}
+        self._beside: dict[object, tuple[Any, Parts, bool]] = {}
 
     @property
     def has_masked_lm(self) -> bool:
@@ -74,9 +76,23 @@ class Parts:
     def with_lm(self, lm: CausalLM) -> Parts:
         """The same parts around another LM."""
         other = copy.copy(self)
-        other.lm, other._lm_bridges = lm, {}
+        other.lm, other._lm_bridges, other._beside = lm, {}, {}
         other.__dict__.pop("density", None)
         return other
+
+    def beside(self, lm: Any) -> Parts:
+        """The same parts around an LM that looks ahead for this one: by name, or (model, tokenizer); made once."""
+        key = lm if isinstance(lm, str) else id(lm)
+        if key not in self._beside:
+            other = CausalLM.from_pretrained(lm, device=self.lm.device) if isinstance(lm, str) else lm
+            other = other if isinstance(other, CausalLM) else CausalLM(*other)
+            # What was given is kept: while it lives nothing else has its id.
+            self._beside[key] = lm, self.with_lm(other), same_vocabulary(self.lm.tokenizer, other.tokenizer)
+        return self._beside[key][1]
+
+    def shares_tokens(self, other: Parts) -> bool:
+        """Whether an LM that stands beside this one reads its tokens."""
+        return next(same for _, parts, same in self._beside.values() if parts is other)
 
     @cached_property
     def surfaces(self) -> Surfaces:

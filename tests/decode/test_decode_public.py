@@ -85,12 +85,12 @@ PUBLIC = {
     "scone": ["Scone", "SconeConfig", "SconeError", "Verifier", "__version__"],
     "scone.decode": ["Output", "Scone", "SconeConfig", "Step", "Verifier"],
     "scone.lookahead": [
-        "Answer", "AtMean", "AtSample", "Carried", "Expectation", "Gibbs", "GibbsPool", "Lookahead", "Masked", "Masks",
+        "Answer", "AtMean", "AtSample", "Carried", "Draft", "Expectation", "Gibbs", "GibbsPool", "Lookahead", "Masked", "Masks",
         "Mix", "Nothing", "Parts", "Paths", "Query", "Rollout", "Taylor", "draw_from_head",
     ],
     "scone.lm": [
-        "Candidates", "CausalLM", "LMState", "MaskedLM", "check_finite", "choose", "position_limit",
-        "propose", "same_vocabulary", "special_frame", "truncate",
+        "Candidates", "CausalLM", "LMState", "MaskedLM", "Reading", "check_finite", "choose", "common_prefix",
+        "position_limit", "propose", "read_on", "same_vocabulary", "special_frame", "truncate",
     ],
     "scone.verifier": [
         "Bridge", "EmbeddingVerifier", "Expression", "Leaf", "Linearised", "Surfaces", "Verifier", "View",
@@ -198,6 +198,7 @@ def test_kernels_know_nothing_of_the_engine() -> None:
 
 STRATEGIES = [
     "chains",
+    "draft",
     "expectation",
     "gibbs",
     "masked",
@@ -244,7 +245,14 @@ def test_the_tables_of_options_are_complete_and_true() -> None:
     from scone import lookahead
 
     page = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
-    for kind in (scone.SconeConfig, lookahead.Expectation, lookahead.Paths, lookahead.Masked, lookahead.Gibbs):
+    for kind in (
+        scone.SconeConfig,
+        lookahead.Expectation,
+        lookahead.Paths,
+        lookahead.Masked,
+        lookahead.Gibbs,
+        lookahead.Draft,
+    ):
         _, _, section = page.partition(f"\n## `{kind.__name__}`")
         rows = re.findall(
             r"^\| `(\w+)` \| `([^|]+)` \| ([^|]+) \| ([^|]+) \|$", section.partition("\n## ")[0], flags=re.M

@@ -20,6 +20,7 @@ from scone.lookahead import (
     AtMean,
     AtSample,
     Carried,
+    Draft,
     Expectation,
     Gibbs,
     Lookahead,
@@ -63,16 +64,21 @@ WAYS: dict[str, Lookahead] = {
     "chains carried on, as drawn": Gibbs(
         tokens=5, start=Carried(), schedule="uniform", block=2, iterations=4, thin=2, estimate=AtSample()
     ),
+    "draft": Draft(lm=tiny.llama(seed=5), inner=Expectation(tokens=3)),
+    "draft of other tokens": Draft(lm=tiny.llama(seed=5, tokens="unigram"), inner=Expectation(tokens=2)),
+    "draft that draws paths": Draft(lm=tiny.llama(seed=5, tokens="characters"), inner=Paths(tokens=3, count=2)),
     "nothing": Nothing(),
     "mixture": Mix(Expectation(tokens=2), Nothing()),
     "mixture of chains and paths": Mix(
         Gibbs(tokens=4, start=Carried(), estimate=AtSample()), Paths(tokens=2, count=2), weights=(1, 2)
     ),
+    "mixture with a draft": Mix(Draft(lm=tiny.llama(seed=5), inner=Paths(tokens=2, judged="drawn")), Nothing()),
     "mixture of chains": Mix(Gibbs(tokens=4), Mix(Masked(tokens=3), Gibbs(tokens=4, start=Carried(), chains=2))),
 }
 WORKERS = {"chains of two workers": Gibbs(tokens=6, start=Masks(), block=2, iterations=6, workers=2, estimate=Taylor())}
 DRAWN = {name for name in WAYS if name not in {
-    "expectation", "expectation, one of few", "masked", "masked, warm", "nothing", "mixture"}}  # fmt: skip
+    "expectation", "expectation, one of few", "masked", "masked, warm", "nothing", "mixture", "draft",
+    "draft of other tokens"}}  # fmt: skip
 PROMPTS = ["the movie was", "a nice day", "what a wonderful old picture of the river it is"]
 
 
@@ -396,15 +402,22 @@ def test_needs_are_what_is_used(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         loop.decide(texts, state, 8)
 
     decide()
+    lm, read = engine.parts.lm, CausalLM.read
+
+    def of_others(own: CausalLM, *args: Any, **options: Any) -> Any:
+        if own is lm:
+            raise Forbidden("lm states")
+        return read(own, *args, **options)
+
     bans = {
         "masked lm": [(MaskedLM, "hidden"), (MaskedLM, "draw"), (MaskedLM, "expect"), (MaskedLM, "encode_batch")],
-        "lm states": [(CausalLM, "read"), (CausalLM, "step"), (CausalLM, "prefill")],
+        "lm states": [(CausalLM, "read")],
         "gradients": [(torch.autograd, "grad"), (EmbeddingVerifier, "linearise")],
     }
     for need, places in bans.items():
         with monkeypatch.context() as patch:
             for owner, method in places:
-                patch.setattr(owner, method, Ban(need))
+                patch.setattr(owner, method, of_others if owner is CausalLM else Ban(need))
             assert fails(decide) == (need in needs), need
     reads_texts = engine.parts.offers - {"embeddings", "gradients"}
     assert (engine.config.lookahead.serving(reads_texts) == engine.config.lookahead) == (

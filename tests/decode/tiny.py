@@ -175,9 +175,9 @@ def _prefers_words(model: Any, tok: Any) -> Any:
 
 
 @cache
-def llama(seed: int = 0, positions: int = 256) -> tuple[Any, Any]:
-    """A causal LM with rotary positions and its byte-level tokenizer."""
-    tok = byte_bpe()
+def llama(seed: int = 0, positions: int = 256, tokens: str = "") -> tuple[Any, Any]:
+    """A causal LM with rotary positions and its byte-level tokenizer, or another of `TOKENIZERS`."""
+    tok = TOKENIZERS[tokens]() if tokens else byte_bpe()
     config = LlamaConfig(
         vocab_size=len(tok), max_position_embeddings=positions, eos_token_id=tok.eos_token_id, bos_token_id=None,
         num_key_value_heads=1, **_SIZES,
