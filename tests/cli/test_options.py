@@ -33,8 +33,8 @@ def other_value(flat: Flat):
     if isinstance(flat.default, bool):
         return not flat.default
     if flat.rule.kind is not None:
-        return "carried" if flat.name == "start" else "atmean"
-    for text in ("7", "0.25", *flat.rule.expected.removeprefix("one of ").replace("'", "").split(", ")):
+        return {"start": "carried", "inner": "paths"}.get(flat.name, "atmean")
+    for text in ("7", "64", "0.25", *flat.rule.expected.removeprefix("one of ").replace("'", "").split(", ")):
         try:
             value = flat.rule.read(text)
         except ValueError:
@@ -124,7 +124,7 @@ def test_lookaheads_are_mixed_and_options_reach_every_part_that_has_them():
         (["--lookahead", "nothing", "--tokens", "2"], "--tokens is an option of lookahead expectation and gibbs"),
         (["--preset", "paper", "--no-coupled", "--count", "2"], "--count is an option of lookahead paths"),
         (["--lookahead", "gibbs", "--start-warmup", "2"], "--start-warmup is an option of lookahead gibbs with start"),
-        (["--lookahead", "far"], "--lookahead must be of expectation, gibbs, masked, nothing, paths"),
+        (["--lookahead", "far"], "--lookahead must be of draft, expectation, gibbs, masked, nothing, paths"),
         (["--lookahead", "gibbs", "--start", "cold"], "--start must be one of rollout, masks, carried, got 'cold'"),
         (["--lookahead", "gibbs", "--thin", "some"], "--thin must be an integer of at least 1 or None, got 'some'"),
         (["--lookahead", "gibbs", "--estimate-scale", "0"], "--estimate-scale must be a number in (0, inf), got 0"),

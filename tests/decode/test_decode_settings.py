@@ -15,6 +15,7 @@ from scone.lookahead import (
     AtMean,
     AtSample,
     Carried,
+    Draft,
     Expectation,
     Gibbs,
     Lookahead,
@@ -134,7 +135,7 @@ def test_flat_names(text: str, expected: SconeConfig) -> None:
         ),
         ("lookahead=gibbs,start=cold", "start must be one of rollout, masks, carried, got 'cold'"),
         ("lookahead=gibbs,estimate=taylor2", "estimate must be one of atsample, atmean, taylor, got 'taylor2'"),
-        ("lookahead=dreams", "lookahead must be of expectation, gibbs, masked, nothing, paths"),
+        ("lookahead=dreams", "lookahead must be of draft, expectation, gibbs, masked, nothing, paths"),
         ("lookahead=nothing+dreams", "with + between several, got 'nothing+dreams'"),
         ("lookahead=nothing+", "with + between several, got 'nothing+'"),
         ("lookahead=mix", "with + between several, got 'mix'"),
@@ -252,9 +253,10 @@ def test_kinds() -> None:
     assert [cls.__name__ for cls in kinds_of(Start)] == ["Rollout", "Masks", "Carried"]
     assert [cls.__name__ for cls in kinds_of(Estimate)] == ["AtSample", "AtMean", "Taylor"]
     ours = [cls for cls in kinds_of(Lookahead) if cls.__module__.startswith("scone.")]
-    assert set(ours) == {Expectation, Gibbs, Masked, Mix, Nothing, Paths}
+    assert kinds_of((Expectation, Paths)) == [Expectation, Paths]
+    assert set(ours) == {Draft, Expectation, Gibbs, Masked, Mix, Nothing, Paths}
     assert {name for name, cls in strategies().items() if cls in ours} == {
-        "expectation", "gibbs", "masked", "nothing", "paths",
+        "draft", "expectation", "gibbs", "masked", "nothing", "paths",
     }  # fmt: skip
 
 
