@@ -22,17 +22,16 @@ from scone.hf import SconeLogitsProcessor, generate_with
 from scone.lm import CausalLM, MaskedLM
 from scone.loading import EMBEDDED, load_causal_lm, load_masked_lm
 from scone.lookahead import Parts
-from scone.loop import Loop, Process, Taken, prefill
+from scone.loop import Loop, Taken, prefill
 from scone.output import Cost, Output, Step
 from scone.particles import Population
+from scone.processors import Processor, Processors, check_particles
 from scone.prompts import Prompt, check_counts, check_sampling, check_stops, open_prompts
 from scone.text import Text, Writer
 from scone.trace import Told, Trace
 from scone.verifier import Expression, Verifier
 
 __all__ = ["Output", "Scone", "SconeConfig", "Step", "Verifier"]
-
-Processor = Callable[[Tensor, Tensor], Tensor]
 
 CHECKPOINT = 8
 """Tokens after which a stream of particles chooses what it shows."""
@@ -175,7 +174,8 @@ class Scone:
         seed: with the same seed a prompt gets the same continuations, whatever else is in the batch
         do_sample: False takes the most probable candidate after reweighing
         stop: strings that end a text and are cut from it; the LM's own end-of-text tokens always end it
-        logits_processor: as in transformers; they see the LM's logits before the candidates are picked
+        logits_processor: as in transformers; they see the LM's logits before the candidates are picked. Each is called
+            on the whole batch; `scone.processors` has wrappers for one that is to see each text by itself
         explain: keep also what the lookaheads read and φ after each token, for `out.trace.to_html()`
 
         >>> engine = Scone.from_pretrained()
@@ -311,8 +311,11 @@ class Scone:
         """The decode loop of one call; with `texts`, each is written as the particles that the options ask for."""
         strings = check_stops(stop, stop_token_ids, vocabulary=self.parts.lm.vocabulary)
         writer = Writer(self.parts.lm, stop=strings, stop_token_ids=stop_token_ids)
-        process = _one_by_one(processors) if processors else None
         config, population = self.config, None
+        check_particles(processors, config.particles)
+        pad = self.lm_tokenizer.pad_token_id
+        pad = next(iter(self.parts.lm.stop_ids), 0) if pad is None else pad
+        process = Processors(processors, pad=pad) if processors else None
         if texts and config.particles > 1:
             population = Population.of(texts, count=config.particles, keep=config.keep, share=config.resample)
         return Loop(self.parts, config, self.lookahead, writer, do_sample, process, population)
@@ -402,18 +405,3 @@ def _pair(name: str, model: Any, tokenizer: Any) -> tuple[Any, Any]:
             f"{name} must be a model with {name}_tokenizer, or (model, tokenizer), got {type(model).__name__}"
         )
     return model, tokenizer
-
-
-def _one_by_one(processors: Sequence[Processor]) -> Process:
-    """The LM's logits after the processors, each text by itself so that padding plays no part."""
-
-    def process(texts: Sequence[Text], logits: Tensor) -> Tensor:
-        rows = []
-        for text, scores in zip(texts, logits.split(1)):
-            ids = torch.tensor([[*text.prompt_ids, *text.new_ids]], device=logits.device)
-            for processor in processors:
-                scores = processor(ids, scores)
-            rows.append(scores)
-        return torch.cat(rows)
-
-    return process

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from scone.lm import CausalLM, LMState
 from scone.lookahead.parts import LM_STATES
 from scone.loop import Decision, Loop, commit, prefill
 from scone.particles import Population
+from scone.processors import check_particles, of_all, with_new
 from scone.prompts import check_counts, check_seed
 from scone.seeds import text_seed
 from scone.text import Text, Writer
@@ -39,7 +40,7 @@ def generate_with(
     model: Any,
     input_ids: Tensor,
     *,
-    logits_processor: Callable[[Tensor, Tensor], Tensor],
+    logits_processor: Any,  # transformers' list of them
     stopping_criteria: Any,
     generation_config: Any,
     streamer: Any = None,
@@ -62,6 +63,7 @@ def generate_with(
     check_seed(seed)
     _check_prompt(input_ids)
     _check_mode(generation_config, engine.config.particles)
+    check_particles(logits_processor, engine.config.particles)
     parts = engine.parts if model is engine.lm else engine.parts.with_lm(CausalLM(model, engine.lm_tokenizer))
     lm = parts.lm
     mask = model_kwargs.get("attention_mask")
@@ -85,8 +87,8 @@ def generate_with(
 
     def process(living: Sequence[Text], logits: Tensor) -> Tensor:
         rows = [place[id(text)] for text in living]
-        whole = _of_all(logits.to(prompt.device), rows, len(texts))
-        return logits_processor(_with_new(prompt, texts, pad), whole)[rows]
+        whole = of_all(logits.to(prompt.device), rows, len(texts)).clone()
+        return logits_processor(with_new(prompt, texts, pad), whole)[rows]
 
     writer = Writer(lm, stop_token_ids=_ids(generation_config.eos_token_id))
     loop = Loop(parts, engine.config, engine.lookahead, writer, generation_config.do_sample, process, population)
@@ -94,7 +96,7 @@ def generate_with(
     for taken in loop.run(texts, state, generation_config.max_length - prompt.shape[1]):
         rows = [place[id(text)] for text in taken.texts]
         collected.add(taken.decision, taken.state.logits, rows, like=prompt)
-        written = _with_new(prompt, texts, pad)
+        written = with_new(prompt, texts, pad)
         if streamer is not None and population is None:
             streamer.put(written[:, -1].cpu())
         ended = stopping_criteria(written, collected.scores).tolist()
@@ -115,14 +117,6 @@ def generate_with(
     return GenerateDecoderOnlyOutput(sequences=written, **found)  # type: ignore[arg-type]
 
 
-def _with_new(prompt: Tensor, texts: Sequence[Text], pad: int) -> Tensor:
-    """The prompt (B, T) and all that has been written, padded behind texts that have ended."""
-    length = max(len(text.new_ids) for text in texts)
-    rows = [[*text.new_ids, *[pad] * (length - len(text.new_ids))] for text in texts]
-    new = torch.tensor(rows, dtype=prompt.dtype, device=prompt.device).view(len(texts), length)
-    return torch.cat([prompt, new], dim=1)
-
-
 class _Collected:
     """What `output_scores` and `output_logits` ask for; a row that has ended is sure of its padding."""
 
@@ -139,14 +133,7 @@ class _Collected:
             scores[rows] = _spread(decision.candidates.tokens, decision.log_p_star, scores[rows])
             self.scores = (*self.scores, scores)
         if self.logits is not None:
-            self.logits = (*self.logits, _of_all(logits.to(like.device), rows, len(like)))
-
-
-def _of_all(logits: Tensor, rows: list[int], count: int) -> Tensor:
-    """Logits (count, V) of the whole batch, zero in the rows that have ended."""
-    if len(rows) == count:
-        return logits
-    return logits.new_zeros(count, logits.shape[1]).index_copy(0, torch.tensor(rows, device=logits.device), logits)
+            self.logits = (*self.logits, of_all(logits.to(like.device), rows, len(like)))
 
 
 def _streamer_of_generate() -> Any:

@@ -72,8 +72,10 @@ class Writer:
         Plain is the same sampler with strength 0: both draw with the same random numbers from the same candidates.
         `tick` is called once for each token.
         """
+        from scone.processors import OneByOne
+
         engine = self.engine if method == CONTROLLED else self.engine.with_config(strength=0.0)
-        watch = [lambda ids, logits: (tick(), logits)[1]] if tick else []
+        watch = [OneByOne(lambda ids, logits: (tick(), logits)[1])] if tick else []
         for chunk in _chunks(prompts, max(1, batch // samples)):
             began = time.perf_counter()
             out = engine.generate(

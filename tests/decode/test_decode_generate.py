@@ -26,6 +26,7 @@ from scone.lookahead import (
     Taylor,
 )
 from scone.loop import Decision
+from scone.processors import OneByOne
 from scone.verifier import EmbeddingVerifier
 
 PROMPTS = ["the movie was", "a nice day", "what a wonderful old picture of the river it is"]
@@ -193,7 +194,7 @@ def test_texts_that_end_early_leave_the_batch_alone(engine: Scone) -> None:
         kept[:, eos] = 0
         return kept
 
-    out = engine.generate(PROMPTS, max_new_tokens=5, seed=1, logits_processor=[end_the_second])
+    out = engine.generate(PROMPTS, max_new_tokens=5, seed=1, logits_processor=[OneByOne(end_the_second)])
     assert [len(ids) for ids in out.token_ids] == [5, 3, 5]
     alone = engine.generate(PROMPTS[2:], max_new_tokens=5, seed=1)
     assert out.token_ids[2] == alone.token_ids[0]

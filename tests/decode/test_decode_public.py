@@ -22,11 +22,13 @@ ROOT = Path(__file__).parents[2]
 # From below to above: a room is a module or a folder of scone, and imports only from rooms before it.
 ROOMS = [
     "errors", "options", "seeds", "trace", "output", "reweigh", "encoder", "decoder_step", "embedded", "loading", "lm",
-    "verifier", "text", "prompts", "lookahead", "config", "particles", "loop", "hf", "decode", "reference", "settings",
+    "verifier", "text", "prompts", "lookahead", "config", "particles", "processors", "loop", "hf", "decode",
+    "reference", "settings",
     "evaluate", "cli", "__main__",
 ]  # fmt: skip
 FLAT = [
-    "config", "decode", "errors", "hf", "loading", "loop", "options", "output", "particles", "prompts", "reference",
+    "config", "decode", "errors", "hf", "loading", "loop", "options", "output", "particles", "processors", "prompts",
+    "reference",
     "reweigh", "seeds", "settings", "text",
 ]  # fmt: skip
 MODULES = FLAT + [

@@ -36,6 +36,7 @@ from scone.lookahead import (
 from scone.loop import prefill
 from scone.options import integer, kinds_of, option
 from scone.output import Cost, Output
+from scone.processors import OneByOne
 from scone.settings import parse_settings, strategies
 from scone.verifier import EmbeddingVerifier
 
@@ -205,7 +206,7 @@ def test_texts_that_have_ended(name: str) -> None:
         kept[:, [eos, 40]] = torch.tensor([50.0, 0.0])
         return kept
 
-    out = engine.generate(PROMPTS, max_new_tokens=5, seed=1, logits_processor=[end_the_second])
+    out = engine.generate(PROMPTS, max_new_tokens=5, seed=1, logits_processor=[OneByOne(end_the_second)])
     assert [len(ids) for ids in out.token_ids] == [5, 3, 5] and out.token_ids[1][-1] == eos
     assert out.finish_reasons == ["length", "stop", "length"] and out.texts[1] == PROMPTS[1] + lm.decode(
         out.token_ids[1][:2]
@@ -213,7 +214,7 @@ def test_texts_that_have_ended(name: str) -> None:
     last = out.trace[1][-1]
     assert float(last.q[0]) == pytest.approx(float(engine.verifier.score(out.texts[1])), abs=1e-5)
     if name not in WORKERS:
-        alone = engine.generate(PROMPTS[2:], max_new_tokens=5, seed=1, logits_processor=[end_the_second])
+        alone = engine.generate(PROMPTS[2:], max_new_tokens=5, seed=1, logits_processor=[OneByOne(end_the_second)])
         assert same_steps(alone, 0, out, 2)
 
 
