@@ -35,7 +35,7 @@ class Parts:
     def __init__(self, lm: CausalLM, masked_lm: Callable[[], MaskedLM] | None, verifier: Expression) -> None:
         self.lm = lm
         self.verifier = verifier
-        self.readers = [leaf for leaf in verifier.leaves if isinstance(leaf, EmbeddingVerifier)]  # of embeddings
+        self.readers: list[Any] = [leaf for leaf in verifier.leaves if leaf.reads_embeddings]
         self._masked_lm = masked_lm
         self._lm_bridges: dict[object, Bridge] = {}
         self._bridges: dict[object, Bridge] = {}
@@ -53,7 +53,9 @@ class Parts:
         if self.has_masked_lm:
             found.add(MASKED_LM)
         if len(self.readers) == len(self.verifier.leaves):
-            found |= {EMBEDDINGS, GRADIENTS}
+            found.add(EMBEDDINGS)
+        if all(isinstance(leaf, EmbeddingVerifier) for leaf in self.verifier.leaves):
+            found.add(GRADIENTS)
         return frozenset(found)
 
     @cached_property

@@ -83,7 +83,7 @@ class AtMean(_OverWords):
     'sweep'
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({EMBEDDINGS})
+    needs: ClassVar[frozenset[str]] = frozenset({EMBEDDINGS, GRADIENTS})
 
     @torch.no_grad()
     def value(self, leaf: Leaf, parts: Parts, chains: Chains, sample: Sample, temperature: float) -> Tensor:

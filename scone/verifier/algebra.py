@@ -8,7 +8,7 @@ A verifier is a leaf, which is evaluated, or an expression of leaves, which is c
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -50,6 +50,16 @@ class Expression:
         changed.strength = _checked_strength(strength)
         return changed
 
+    def reading(self, view: Callable[[str], str]) -> Expression:
+        """The same verifier shown view(text) in the place of a text, such as one field of a JSON.
+
+        >>> from scone.verifier import Verifier
+        >>> ends_well = Verifier.from_callable(lambda texts: [float("happy" in text) for text in texts])
+        >>> ends_well.reading(lambda text: text[-20:]).score("Sad at first. At last they were happy.")
+        tensor([1.])
+        """
+        raise NotImplementedError
+
     def __and__(self, other: Expression) -> Expression:
         if not isinstance(other, Expression):
             return NotImplemented
@@ -81,6 +91,9 @@ class _Not(Expression):
     def __invert__(self) -> Expression:
         return self.inner if self.strength == self.inner.strength else self.inner.with_strength(self.strength)
 
+    def reading(self, view: Callable[[str], str]) -> Expression:
+        return _Not(self.inner.reading(view)).with_strength(self.strength)
+
     @property
     def leaves(self) -> tuple[Leaf, ...]:
         return self.inner.leaves
@@ -92,6 +105,9 @@ class _Not(Expression):
 class _And(Expression):
     def __init__(self, parts: tuple[Expression, ...]) -> None:
         self.parts = parts
+
+    def reading(self, view: Callable[[str], str]) -> Expression:
+        return _And(tuple(part.reading(view) for part in self.parts)).with_strength(self.strength)
 
     @property
     def terms(self) -> tuple[Expression, ...]:
@@ -121,10 +137,16 @@ class Leaf(Expression):
     """
 
     name: str
+    reads_embeddings = False  # whether it can judge texts of which the end is known by its mean embeddings
 
     def __init__(self, strength: float = 1.0) -> None:
         self.strength = _checked_strength(strength)
         self.key = object()  # shared by the copies that `with_strength` makes
+
+    def reading(self, view: Callable[[str], str]) -> Expression:
+        from scone.verifier.reading import reading
+
+        return reading(self, view)
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:

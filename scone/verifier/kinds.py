@@ -64,6 +64,7 @@ class EmbeddingVerifier(Leaf):
     """
 
     pads_left = False
+    reads_embeddings = True
 
     def __init__(
         self,

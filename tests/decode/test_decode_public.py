@@ -22,14 +22,12 @@ ROOT = Path(__file__).parents[2]
 # From below to above: a room is a module or a folder of scone, and imports only from rooms before it.
 ROOMS = [
     "errors", "options", "seeds", "trace", "output", "reweigh", "encoder", "decoder_step", "embedded", "loading", "lm",
-    "verifier", "text", "prompts", "lookahead", "config", "particles", "processors", "loop", "hf", "decode",
-    "reference", "settings",
-    "evaluate", "cli", "__main__",
+    "verifier", "text", "prompts", "lookahead", "config", "particles", "processors", "grammar", "loop", "hf", "decode",
+    "reference", "settings", "evaluate", "cli", "__main__",
 ]  # fmt: skip
 FLAT = [
-    "config", "decode", "errors", "hf", "loading", "loop", "options", "output", "particles", "processors", "prompts",
-    "reference",
-    "reweigh", "seeds", "settings", "text",
+    "config", "decode", "errors", "grammar", "hf", "loading", "loop", "options", "output", "particles", "processors",
+    "prompts", "reference", "reweigh", "seeds", "settings", "text",
 ]  # fmt: skip
 MODULES = FLAT + [
     f"{room}.{path.stem}" if path.stem != "__init__" else room
@@ -95,7 +93,7 @@ PUBLIC = {
         "position_limit", "propose", "read_on", "same_vocabulary", "special_frame", "truncate",
     ],
     "scone.verifier": [
-        "Bridge", "EmbeddingVerifier", "Expression", "Leaf", "Linearised", "Surfaces", "Verifier", "View",
+        "Bridge", "EmbeddingVerifier", "Expression", "Leaf", "Linearised", "Reading", "Surfaces", "Verifier", "View",
     ],
     "scone.errors": [
         "ConfigError", "DeviceError", "InputError", "LabelError", "ModelError", "NumericalError", "SconeError",
