@@ -1,6 +1,7 @@
 # Everything a fresh machine needs: `make demo` and `make test`. Both call `make setup` themselves.
 #   make PYTHON=python3.12 setup      another interpreter (3.10 to 3.13)
 #   make EVALUATE='--workers 2' evaluate-full      more options for it, for example --count 20 for fewer prompts
+#   make JOBS=1 test                  one process (default: one for each core, four at most)
 #   make MUTANTS='--area hogwild' mutants             options of `python -m tests.mutants`
 #   make TORTURE='--only soak' torture               options of `python -m tests.torture`
 #   make TORCH_INDEX=URL setup        look for torch there too, for example an index of its CPU-only builds
@@ -8,6 +9,7 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
 EVALUATE ?=
+JOBS ?= auto
 MUTANTS ?=
 TORTURE ?=
 BIN := $(VENV)/bin
@@ -63,7 +65,7 @@ demo: setup
 	@$(BIN)/python -m scone demo
 
 test: setup
-	$(BIN)/python -m pytest tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n $(JOBS) --maxprocesses 4 --dist loadfile
 
 mutants: setup
 	$(BIN)/python -m tests.mutants $(MUTANTS)
