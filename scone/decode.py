@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from scone.config import SconeConfig
-from scone.errors import InputError, ModelError
+from scone.errors import InputError
 from scone.hf import SconeLogitsProcessor, generate_with
 from scone.lm import CausalLM, MaskedLM
 from scone.loading import EMBEDDED, load_causal_lm, load_masked_lm
@@ -29,7 +29,7 @@ from scone.processors import Processor, Processors, check_particles
 from scone.prompts import Prompt, check_counts, check_sampling, check_stops, open_prompts
 from scone.text import Text, Writer
 from scone.trace import Told, Trace
-from scone.verifier import Expression, Verifier
+from scone.verifier import Verifier, as_verifier
 
 __all__ = ["Output", "Scone", "SconeConfig", "Step", "Verifier"]
 
@@ -41,7 +41,8 @@ class Scone:
     """Steers a causal LM so that its texts satisfy a verifier.
 
     `lm` and `masked_lm` are models with their tokenizers beside them, or (model, tokenizer) pairs; `verifier` is a
-    Verifier or an expression of verifiers. `masked_lm` may be None where the lookahead does without one, and a function
+    Verifier, an expression of verifiers, or what `Verifier.of` makes one of: a function of texts, a pipeline of
+    scikit-learn or transformers, a CrossEncoder. `masked_lm` may be None where the lookahead does without one, and a function
     that loads it is called when it is first needed.
 
     >>> engine = Scone.from_pretrained(target="positive")
@@ -56,16 +57,15 @@ class Scone:
         self,
         lm: Any,
         masked_lm: Any = None,
-        verifier: Expression | None = None,
+        verifier: Any = None,
         config: SconeConfig | None = None,
         *,
         lm_tokenizer: Any = None,
         masked_lm_tokenizer: Any = None,
     ) -> None:
-        if not isinstance(verifier, Expression):
-            raise ModelError(f"verifier must be a Verifier, got {type(verifier).__name__}")
+        judge = as_verifier(verifier)
         causal_lm = CausalLM(*_pair("lm", lm, lm_tokenizer))
-        self.parts = Parts(causal_lm, _masked_lm(masked_lm, masked_lm_tokenizer), verifier)
+        self.parts = Parts(causal_lm, _masked_lm(masked_lm, masked_lm_tokenizer), judge)
         self._configure(SconeConfig() if config is None else config)
 
     def _configure(self, config: SconeConfig) -> None:
@@ -91,7 +91,7 @@ class Scone:
     ) -> Scone:
         """Load the three models by name: a Hub id, a folder, or "embedded".
 
-        Ready objects are taken as they are: (model, tokenizer) pairs, and for the verifier also a Verifier. Without
+        Ready objects are taken as they are: (model, tokenizer) pairs, and for the verifier all that `Verifier.of` knows. Without
         arguments: the models that come with scone, steered towards positive sentiment. The masked LM is loaded when a
         lookahead first needs it. `device_map` is for the LM; the masked LM and the verifier go to `device`. Weights are
         read from safetensors only.
@@ -106,12 +106,8 @@ class Scone:
             if target is None:
                 raise InputError(f"target must be a label of the verifier {verifier!r}, got None")
             verifier = Verifier.from_pretrained(verifier, target=target, **common)
-        elif isinstance(verifier, tuple):
-            if target is None:
-                raise InputError("target must be a label of the verifier, got None")
-            verifier = Verifier(*verifier, target=target)
-        elif target is not None:
-            raise InputError(f"target must be None where verifier is a ready object, got {target!r}")
+        else:
+            verifier = as_verifier(verifier, target)
         lm = load_causal_lm(lm, device_map=device_map, **common) if isinstance(lm, str) else lm
         if isinstance(masked_lm, str):
             masked_lm = partial(load_masked_lm, masked_lm, **common)

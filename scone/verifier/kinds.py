@@ -16,7 +16,7 @@ from torch import Tensor
 
 from scone.errors import ConfigError, InputError, LabelError, ModelError
 from scone.lm import check_finite, position_limit, special_frame
-from scone.verifier.algebra import Leaf
+from scone.verifier.algebra import Expression, Leaf
 from scone_kernels.inference import accelerate
 
 __all__ = ["EmbeddingVerifier", "Linearised", "Verifier"]
@@ -237,6 +237,17 @@ class Verifier(EmbeddingVerifier):
         tensor([0.5000])
         """
         return _CallableVerifier(function, strength)
+
+    @staticmethod
+    def of(thing: Any, *, target: str | int | None = None) -> Expression:
+        """A verifier from what judges texts already: a function, a pipeline of scikit-learn or transformers, a CrossEncoder.
+
+        >>> Verifier.of(lambda texts: [float("sea" in text) for text in texts]).score(["By the sea", "At home"])
+        tensor([1., 0.])
+        """
+        from scone.verifier.foreign import as_verifier
+
+        return as_verifier(thing, target)
 
     @property
     def labels(self) -> list[str]:

@@ -93,7 +93,7 @@ PUBLIC = {
         "position_limit", "propose", "read_on", "same_vocabulary", "special_frame", "truncate",
     ],
     "scone.verifier": [
-        "Bridge", "EmbeddingVerifier", "Expression", "Leaf", "Linearised", "Reading", "Surfaces", "Verifier", "View",
+        "Bridge", "EmbeddingVerifier", "Expression", "Leaf", "Linearised", "Reading", "Surfaces", "Verifier", "View", "as_verifier",
     ],
     "scone.errors": [
         "ConfigError", "DeviceError", "InputError", "LabelError", "ModelError", "NumericalError", "SconeError",
