@@ -109,7 +109,7 @@ def test_parts_that_cannot_play_their_role(positive: Verifier) -> None:
         Scone(tiny.llama(), (headless, tiny.wordpiece()), positive)
     with pytest.raises(ModelError, match="lm must be a causal LM"):
         Scone((torch.nn.Linear(2, 2), tiny.byte_bpe()), tiny.masked_lm("bert"), positive)
-    with pytest.raises(ModelError, match="verifier must be a Verifier, .* got str"):
+    with pytest.raises(ModelError, match=r"verifier must be a Verifier, .* got str"):
         Scone(tiny.llama(), tiny.masked_lm("bert"), "positive")
     with pytest.raises(ModelError, match="verifier must have input embeddings, got Linear without"):
         Verifier(torch.nn.Linear(2, 2), tiny.wordpiece(), target=0)
@@ -324,7 +324,7 @@ def test_a_model_needs_its_tokenizer(positive: Verifier) -> None:
         InputError, match=r"lm must be a model with lm_tokenizer, or \(model, tokenizer\), got LlamaForCausalLM"
     ):
         Scone(tiny.llama()[0], tiny.masked_lm("bert"), positive)
-    with pytest.raises(InputError, match="target must be a label of the verifier, one of .*, got None"):
+    with pytest.raises(InputError, match=r"target must be a label of the verifier, one of .*, got None"):
         Scone.from_pretrained(tiny.llama(), tiny.masked_lm("bert"), tiny.classifier())
 
 
