@@ -4,17 +4,20 @@ from scone.lm.masked import MaskedLM
 from scone.lm.model import CausalLM, LMState, check_finite
 from scone.lm.reading import Reading, common_prefix, read_on
 from scone.lm.sampling import Candidates, choose, propose, truncate
+from scone.lm.tables import Embeddings, mark
 from scone.lm.tokens import position_limit, same_vocabulary, special_frame
 
 __all__ = [
     "Candidates",
     "CausalLM",
+    "Embeddings",
     "LMState",
     "MaskedLM",
     "Reading",
     "check_finite",
     "choose",
     "common_prefix",
+    "mark",
     "position_limit",
     "propose",
     "read_on",

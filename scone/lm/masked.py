@@ -12,8 +12,9 @@ from torch import Tensor
 import scone_kernels as kernels
 from scone.errors import ModelError
 from scone.lm.model import check_finite
+from scone.lm.tables import place_of, rows_of
 from scone.lm.tokens import drawable, position_limit, special_frame
-from scone_kernels.inference import accelerate
+from scone_kernels.inference import Accelerated, accelerate, untouched
 
 __all__ = ["Head", "MaskedLM", "split_head"]
 
@@ -49,8 +50,10 @@ class Head:
     bias: Tensor | None  # (V,)
 
 
-def split_head(model: Any) -> Head:
+def split_head(model: Any, accelerated: Callable[[Any], Accelerated] | None = None) -> Head:
     """Cut a masked LM of a known family before its vocabulary matrix; any other gives its ready logits.
+
+    accelerated: makes of a module what is called in its place; a cut that is made often should not forget what it packed
 
     >>> from scone.embedded import load_masked_lm
     >>> split_head(load_masked_lm()[0]).weight.shape
@@ -59,18 +62,37 @@ def split_head(model: Any) -> Head:
     output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if output is None:
         raise ModelError(f"masked_lm must be a masked LM with an output head, got {type(model).__name__}")
-    paths = _PATHS.get(model.config.model_type)
-    if paths is None:
-        return Head(lambda **kw: (model(**kw).logits,), lambda x: x, None, None)
-    encoder, stages = paths
-    modules = [torch.nn.functional.gelu if name == "<gelu>" else _follow(model, name) for name in stages]
+    run = accelerated or _accelerated
+    found = _cut(model) if type(output) is torch.nn.Linear and untouched(output) else None
+    if found is None:
+        whole = run(model)
+        return Head(lambda **kw: (whole(**kw).logits,), lambda x: x, None, None)
+    encoder, modules = found
 
     def transform(hidden: Tensor) -> Tensor:
         for module in modules:
             hidden = module(hidden)
         return hidden
 
-    return Head(accelerate(_follow(model, encoder)), transform, output.weight.detach(), _detached(output.bias))
+    return Head(run(encoder), transform, output.weight.detach(), None if output.bias is None else output.bias.detach())
+
+
+def _cut(model: Any) -> tuple[Any, list[Callable[[Tensor], Tensor]]] | None:
+    """The encoder of a known family and what follows it, where nobody would notice that the rest is gone round."""
+    encoder, stages = _PATHS.get(model.config.model_type, ("", ()))
+    gone_round = [model]
+    for stage in stages:
+        *above, _ = stage.split(".")
+        gone_round += [_follow(model, ".".join(above[: n + 1])) for n in range(len(above))]
+    published = all(type(module).__module__.startswith("transformers.models.") for module in gone_round)
+    if not encoder or not published or not untouched(*gone_round):
+        return None
+    modules = [torch.nn.functional.gelu if name == "<gelu>" else _follow(model, name) for name in stages]
+    return _follow(model, encoder), modules
+
+
+def _accelerated(module: Any) -> Accelerated:
+    return accelerate(module, evaluating=True)
 
 
 class MaskedLM:
@@ -89,23 +111,39 @@ class MaskedLM:
             raise ModelError(
                 f"masked_lm must have a tokenizer with a mask token, got {type(tokenizer).__name__} without mask_token"
             )
-        self.model = model.eval()
+        self.model = model
         self.tokenizer = tokenizer
         self.name = type(model).__name__
-        self.head = split_head(model)
+        self._running: Accelerated | None = None
+        self._drawable: Tensor | None = None
+        split_head(model, self._run)  # raises where there is no head
         self.mask_id: int = tokenizer.mask_token_id
         self.pad_id: int = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else self.mask_id
         self.opening, self.closing = special_frame(tokenizer)
         self.max_length = position_limit(model, tokenizer)
-        size = (
-            self.head.weight.shape[0] if self.head.weight is not None else model.get_output_embeddings().weight.shape[0]
-        )
-        self.keep = drawable(tokenizer, size).to(self.device)  # (V,)
+
+    @property
+    def head(self) -> Head:
+        """The model cut before its vocabulary, as it is now."""
+        return split_head(self.model, self._run)
+
+    def _run(self, module: Any) -> Accelerated:
+        if self._running is None or self._running.model is not module:
+            self._running = _accelerated(module)
+        return self._running
+
+    @property
+    def keep(self) -> Tensor:
+        """(V,) bool: the tokens that may be drawn."""
+        rows, device = rows_of(self.model), self.device
+        if self._drawable is None or len(self._drawable) != rows or self._drawable.device != device:
+            self._drawable = drawable(self.tokenizer, rows).to(device)
+        return self._drawable
 
     @property
     def device(self) -> torch.device:
         """The device of the masked LM, where the lookahead's state lives."""
-        return self.model.get_input_embeddings().weight.device
+        return place_of(self.model.get_input_embeddings())
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text without special tokens."""
@@ -128,43 +166,43 @@ class MaskedLM:
     def hidden(self, ids: Tensor, mask: Tensor, row: Tensor, col: Tensor) -> Tensor:
         """Head inputs at the positions (row, col) of ids (R, T): (N, H), or (N, V) logits for an unknown family."""
         batch: dict[str, Any] = {"input_ids": ids, "attention_mask": mask.long()}
-        if self.head.weight is None:
-            states = self.head.encoder(**batch)[0][row, col]
+        head = self.head
+        if head.weight is None:
+            states = head.encoder(**batch)[0][row, col]
         else:
-            states = self.head.encoder.read(lambda states: states[row, col], **batch)
-        picked = self.head.transform(states)
+            states = head.encoder.read(lambda states: states[row, col], **batch)
+        picked = head.transform(states)
         check_finite(picked, f"the masked LM {self.name}")
         return picked
 
     def draw(self, hidden: Tensor, *, seed: Tensor | int, counter: Tensor | int, temperature: float = 1.0) -> Tensor:
         """One token for each row of `hidden`, never a special one: (N,) int64."""
         options: dict[str, Any] = {"keep": self.keep, "temperature": temperature, "seed": seed, "counter": counter}
-        if self.head.weight is None:
+        head = self.head
+        if head.weight is None:
             return kernels.gibbs_sample_from_logits(hidden, **options).tokens
-        return kernels.gibbs_sample(hidden, self.head.weight, bias=self.head.bias, **options).tokens
+        return kernels.gibbs_sample(hidden, head.weight, bias=head.bias, **options).tokens
 
     def expect(self, hidden: Tensor, table: Tensor, *, temperature: float = 1.0) -> Tensor:
         """Mean of the table's rows under each conditional: (N, D); table: (V, D)."""
         options: dict[str, Any] = {"keep": self.keep, "temperature": temperature}
-        if self.head.weight is None:
+        head = self.head
+        if head.weight is None:
             return kernels.expected_embedding_from_logits(hidden, table, **options)
-        return kernels.expected_embedding(hidden, self.head.weight, table, bias=self.head.bias, **options)
+        return kernels.expected_embedding(hidden, head.weight, table, bias=head.bias, **options)
 
     def expect_dot(
         self, hidden: Tensor, table: Tensor, grad: Tensor, *, segment: Tensor, temperature: float = 1.0
     ) -> Tensor:
         """Mean of `grad[segment] · table row` under each conditional: (N,); grad: (S, D), segment: (N,)."""
         options: dict[str, Any] = {"keep": self.keep, "temperature": temperature, "segment": segment}
-        if self.head.weight is None:
+        head = self.head
+        if head.weight is None:
             return kernels.expected_dot_from_logits(hidden, table, grad, **options)
-        return kernels.expected_dot(hidden, self.head.weight, table, grad, bias=self.head.bias, **options)
+        return kernels.expected_dot(hidden, head.weight, table, grad, bias=head.bias, **options)
 
 
 def _follow(model: Any, path: str) -> Any:
     for name in path.split("."):
         model = getattr(model, name)
     return model
-
-
-def _detached(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.detach()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from scone.errors import InputError, ModelError, NumericalError
+from scone.lm.tables import Embeddings, place_of, rows_of
 from scone.lm.tokens import special_frame
 from scone_kernels import LikelyRows, likely_rows, likely_rows_from_logits
 from scone_kernels.inference import accelerate
@@ -61,8 +62,9 @@ class CausalLM:
     def __init__(self, model: Any, tokenizer: Any) -> None:
         if not hasattr(model, "forward") or getattr(model, "get_output_embeddings", lambda: None)() is None:
             raise ModelError(f"lm must be a causal LM of transformers with an output head, got {type(model).__name__}")
-        self.model = model.eval()
-        self._fast = accelerate(model)
+        self.model = model
+        self._fast = accelerate(model, evaluating=True)
+        self._embeddings = Embeddings(model)
         self._going: Tensor | None = None
         self.tokenizer = tokenizer
         self.name = type(model).__name__
@@ -85,7 +87,7 @@ class CausalLM:
     @property
     def device(self) -> torch.device:
         """Where its inputs go: the device of the input embeddings, which `device_map` may put apart from the rest."""
-        return self.model.get_input_embeddings().weight.device
+        return place_of(self.model.get_input_embeddings())
 
     @property
     def max_length(self) -> int | None:
@@ -95,8 +97,7 @@ class CausalLM:
     @property
     def vocabulary(self) -> int:
         """Rows of the output head."""
-        head = self.model.get_output_embeddings()
-        return head.out_features if isinstance(head, torch.nn.Linear) else head.weight.shape[0]
+        return rows_of(self.model)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, with the special tokens that the tokenizer puts in front."""
@@ -198,7 +199,7 @@ class CausalLM:
         input embeddings, so that nothing is drawn. `likeliest` takes the likeliest token of each place, (B,).
         The cache grows: fork it first.
         """
-        own = self.model.get_input_embeddings().weight
+        own = self._embeddings.now()
         means: list[list[Tensor]] = [[] for _ in tables]
         for i in range(length):
             wanted = [*tables, own] if i + 1 < length else tables

@@ -108,14 +108,14 @@ class Parts:
 
     def bridge(self, leaf: EmbeddingVerifier) -> Bridge:
         """From the masked LM's vocabulary to a verifier's."""
-        if leaf.key not in self._bridges:
+        found, size = self._bridges.get(leaf.key), self.masked_lm.keep.shape[0]
+        if found is None or found.size != size:  # the model may have been resized
             if leaf.device != self.masked_lm.device:
                 raise DeviceError(
                     f"verifier {leaf.name} must be on the masked LM's device {self.masked_lm.device}, got {leaf.device}"
                 )
-            size = self.masked_lm.keep.shape[0]
-            self._bridges[leaf.key] = Bridge(self.masked_lm.tokenizer, size, self.surfaces, leaf)
-        return self._bridges[leaf.key]
+            found = self._bridges[leaf.key] = Bridge(self.masked_lm.tokenizer, size, self.surfaces, leaf)
+        return found
 
     @property
     def lm_tables(self) -> list[Tensor]:
@@ -123,10 +123,10 @@ class Parts:
         return [self._lm_bridge(leaf).table for leaf in self.readers]
 
     def _lm_bridge(self, leaf: EmbeddingVerifier) -> Bridge:
-        if leaf.key not in self._lm_bridges:
-            surfaces = Surfaces(self.lm.tokenizer)
-            self._lm_bridges[leaf.key] = Bridge(self.lm.tokenizer, self.lm.vocabulary, surfaces, leaf)
-        return self._lm_bridges[leaf.key]
+        found, size = self._lm_bridges.get(leaf.key), self.lm.vocabulary
+        if found is None or found.size != size:
+            found = self._lm_bridges[leaf.key] = Bridge(self.lm.tokenizer, size, Surfaces(self.lm.tokenizer), leaf)
+        return found
 
     def combine(self, values: Mapping[object, Tensor]) -> Tensor:
         """(terms, n) from the values (n,) of the verifier's leaves."""

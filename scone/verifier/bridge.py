@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from scone.errors import ModelError
-from scone.lm import check_finite, same_vocabulary
+from scone.lm import check_finite, mark, same_vocabulary
 from scone.verifier.kinds import EmbeddingVerifier
 
 __all__ = ["Bridge", "Surfaces", "View"]
@@ -140,6 +140,7 @@ class Bridge:
         self.size = size  # rows of the masked LM's head
         self.surfaces = surfaces
         self.verifier = verifier
+        self._made: tuple[Tensor, Hashable, Tensor] | None = None  # of a table of the verifier's, as it was
         self.identical = not verifier.pads_left and same_vocabulary(tokenizer, verifier.tokenizer)
         if not self.identical and not getattr(verifier.tokenizer, "is_fast", False):
             raise ModelError(
@@ -147,15 +148,22 @@ class Bridge:
                 f"got {type(verifier.tokenizer).__name__}"
             )
 
-    @cached_property
+    @property
     def table(self) -> Tensor:
-        """(V of the masked LM, D), on the verifier's device."""
+        """(V of the masked LM, D), on the verifier's device; made anew where the verifier's embeddings have changed."""
         source = self.verifier.table
+        made = self._made
+        if made is None or made[1] != mark(source):
+            made = self._made = source, mark(source), self._translated(source)
+        return made[2]
+
+    def _translated(self, source: Tensor) -> Tensor:
         check_finite(source, f"the embedding table of verifier {self.verifier.name}")
         if self.identical:
             rows = min(self.size, source.shape[0])
             return source if rows == source.shape[0] == self.size else _resized(source, self.size)
         bags = split_surfaces(self.surfaces, self.verifier.tokenizer)[: self.size]
+        bags = [[i for i in bag if i < source.shape[0]] for bag in bags]  # tokenizers may know more than the model has
         flat = torch.tensor([i for bag in bags for i in bag], dtype=torch.long)
         ends = torch.tensor([len(bag) for bag in bags]).cumsum(0)
         starts = torch.cat([torch.zeros(1, dtype=torch.long), ends[:-1]])

@@ -9,13 +9,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from scone.errors import ConfigError, InputError, LabelError, ModelError
-from scone.lm import check_finite, position_limit, special_frame
+from scone.lm import Embeddings, check_finite, position_limit, special_frame
 from scone.verifier.algebra import Expression, Leaf
 from scone_kernels.inference import accelerate
 
@@ -69,7 +70,7 @@ class EmbeddingVerifier(Leaf):
     def __init__(
         self,
         tokenizer: Any,
-        table: Tensor,
+        table: Callable[[], Tensor],
         function: Callable[[Tensor, Tensor], Tensor],
         output: str,
         strength: float = 1.0,
@@ -78,13 +79,18 @@ class EmbeddingVerifier(Leaf):
         if output not in ("prob", "logit"):
             raise ConfigError(f"output must be 'prob' or 'logit', got {output!r}")
         self.tokenizer = tokenizer
-        self.table = table.detach()  # (V, D)
+        self._table = table
         self.name = type(function).__name__
         self.opening, self.closing = special_frame(tokenizer)
         self.pad_id: int = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
         self.max_length = position_limit(None, tokenizer)
         self._function = function
         self._output = output
+
+    @property
+    def table(self) -> Tensor:
+        """(V, D): the embedding of each token, as it is now."""
+        return self._table()
 
     @property
     def device(self) -> torch.device:
@@ -104,7 +110,9 @@ class EmbeddingVerifier(Leaf):
         with torch.enable_grad():
             embeds = self.table[ids].requires_grad_()
             value = self.value(embeds, mask, kind)
-            (grad,) = torch.autograd.grad(value.sum(), embeds)
+            grad = torch.autograd.grad(value.sum(), embeds, allow_unused=True)[0] if value.requires_grad else None
+        if grad is None:
+            raise ModelError(f"verifier {self.name} must be differentiable for a lookahead with gradients, got none")
         return Linearised(value.detach(), grad, embeds.detach())
 
     @torch.no_grad()
@@ -158,7 +166,7 @@ class Verifier(EmbeddingVerifier):
     """A sequence classifier of transformers: φ is the probability of one of its labels.
 
     Softmax over labels, sigmoid where the model is multi-label or has a single logit. `target` is the label's name or
-    index. Parameters are frozen: only gradients in the inputs are ever taken.
+    index. Only gradients in the inputs are ever taken.
 
     >>> from scone.embedded import load_classifier
     >>> verifier = Verifier(*load_classifier("sentiment"), target="positive")
@@ -174,16 +182,17 @@ class Verifier(EmbeddingVerifier):
         layer = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
         if layer is None:
             raise ModelError(f"verifier must have input embeddings, got {type(model).__name__} without")
-        self.model = model.eval().requires_grad_(False)
+        self.model = model
         self.target = _label_index(model.config, target)
-        super().__init__(tokenizer, _embedding_table(layer), self._log_odds, "logit", strength)
+        self._embeddings = Embeddings(model)
+        super().__init__(tokenizer, self._embeddings.now, self._log_odds, "logit", strength)
         self.name = type(model).__name__
         self.max_length = position_limit(model, tokenizer)
         self.pads_left = hasattr(model, "score")  # decoders pool at the last position
         if self.pads_left and model.config.pad_token_id is None:
             raise ModelError(f"verifier {self.name} must have config.pad_token_id to judge batches, got None")
         self._accepts_positions = "position_ids" in inspect.signature(model.forward).parameters
-        self._fast = accelerate(model)
+        self._fast = accelerate(model, evaluating=True)
 
     @classmethod
     def from_pretrained(
@@ -224,10 +233,10 @@ class Verifier(EmbeddingVerifier):
         >>> flat.score(["any text"])
         tensor([0.5000])
         """
-        if isinstance(module, torch.nn.Module):
-            module.eval().requires_grad_(False)
-        table = embeddings.weight if isinstance(embeddings, torch.nn.Embedding) else embeddings
-        return EmbeddingVerifier(tokenizer, table, module, output, strength)
+        function = accelerate(module, evaluating=True) if isinstance(module, torch.nn.Module) else module
+        verifier = EmbeddingVerifier(tokenizer, partial(_rows, embeddings), function, output, strength)
+        verifier.name = type(module).__name__
+        return verifier
 
     @staticmethod
     def from_callable(function: Callable[[list[str]], Any], *, strength: float = 1.0) -> Leaf:
@@ -282,10 +291,5 @@ def _label_index(config: Any, target: str | int) -> int:
     return matches[0]
 
 
-def _embedding_table(layer: Any) -> Tensor:
-    """(V, D): what the layer gives for each token, which for some models is not its weight."""
-    weight = layer.weight
-    if type(layer) is torch.nn.Embedding:
-        return weight.detach()
-    with torch.no_grad():
-        return layer(torch.arange(weight.shape[0], device=weight.device))
+def _rows(embeddings: Any) -> Tensor:
+    return (embeddings.weight if isinstance(embeddings, torch.nn.Embedding) else embeddings).detach()

@@ -3,6 +3,7 @@
 `accelerate(model)` gives an object that is called as the model is. The model is read, never changed.
 """
 
-from .door import accelerate
+from .door import Accelerated, accelerate
+from .structure import untouched
 
-__all__ = ["accelerate"]
+__all__ = ["Accelerated", "accelerate", "untouched"]

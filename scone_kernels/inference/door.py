@@ -12,17 +12,20 @@ from . import heads
 from .decoder import Decoder
 from .encoder import Encoder, Pick
 from .packed import Packed, Values
+from .resting import at_rest
 from .structure import Structure, Unfit
 
 __all__ = ["Accelerated", "accelerate"]
 
 
-def accelerate(model: Any) -> Accelerated:
+def accelerate(model: Any, *, evaluating: bool = False) -> Accelerated:
     """An object that is called as a model of transformers is, and answers faster where it can.
 
     In one call of C++ it runs a step of a Llama, Mistral or Qwen2 LM (one new token for each text, float32, on a CPU, with a
     plain cache), and BERT, RoBERTa, XLM-RoBERTa, CamemBERT and ELECTRA encoders and classifiers. Everything else goes to
     the model itself; `why_not` says why.
+
+    With `evaluating` it answers as the model does in eval mode, also where its owner has it in training, and leaves it so.
 
     >>> from scone.embedded import load_lm
     >>> model, tokenizer = load_lm()
@@ -36,7 +39,7 @@ def accelerate(model: Any) -> Accelerated:
     ...     fast.why_not(input_ids=ids)
     'it is not called with one token for each text, on the CPU'
     """
-    return Accelerated(model)
+    return Accelerated(model, evaluating)
 
 
 class Accelerated:
@@ -46,14 +49,16 @@ class Accelerated:
     somebody's own are seen. What is written through `.data`, or by NumPy, is not: call `refresh()` then.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, evaluating: bool = False) -> None:
         self.model = model
+        self._evaluating = evaluating and isinstance(model, nn.Module)
         self._kind: Any = None
         if isinstance(model, nn.Module):
             self._kind = next((kind for kind in (Decoder, Encoder) if kind.family(model) is not None), None)
         if self._kind is Decoder and _extension.why_missing is not None:
             self._kind = None
-        self._found: tuple[Structure, Any] | None = None  # and a Decoder, an Encoder, or why there is none
+        # The modules as they were found, those that are run, and a Decoder, an Encoder, or why there is none.
+        self._found: tuple[Structure, Any, Any] | None = None
         self._packed: Packed | None = None  # the last there was, for the next to take what is still good of it
 
     def __getattr__(self, name: str) -> Any:
@@ -62,20 +67,18 @@ class Accelerated:
         return getattr(self.model, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return accelerate, (self.model,)
+        return Accelerated, (self.model, self._evaluating)
 
     def __call__(self, *args: Any, **call: Any) -> Any:
         """What `model(...)` returns, or for a fast answer an object of the same class."""
-        if args:
-            return self.model(*args, **call)
-        plan = self._plan(call)
+        plan = "it is called by position" if args else self._plan(call)
         if isinstance(plan, Decoder):
             weights = _weights(plan)
             if not isinstance(weights, str):
                 return plan(call, weights)
         elif isinstance(plan, Encoder) and plan.judges:
             return plan.judge(call)
-        return self.model(**call)
+        return self.running(*args, **call)
 
     def why_not(self, **call: Any) -> str | None:
         """Why such a call goes to the model itself, or None where it does not."""
@@ -88,6 +91,13 @@ class Accelerated:
     def refresh(self) -> None:
         """Look at everything anew: for changes that torch does not note, such as those through `.data`."""
         self._found = self._packed = None
+
+    @property
+    def running(self) -> Any:
+        """The model, or where it is in training and eval mode was asked for, its modules at rest."""
+        if not self._evaluating or torch.compiler.is_compiling():
+            return self.model
+        return self._looked()[1]
 
     @property
     def gives_hidden(self) -> bool:
@@ -134,7 +144,7 @@ class Accelerated:
         if not self.gives_hidden:
             raise ValueError(f"hidden must be asked only where gives_hidden is true, got {type(self.model).__name__}")
         call.pop("logits_to_keep", None)
-        out = self.model.base_model(**call)
+        out = self.running.base_model(**call)
         return out.last_hidden_state[:, -1], getattr(out, "past_key_values", None)
 
     def read(self, pick: Pick, **call: Any) -> Tensor:
@@ -147,7 +157,7 @@ class Accelerated:
         torch.Size([1, 1, 384])
         """
         plan = self._plan(call)
-        return plan.read(pick, call) if isinstance(plan, Encoder) else pick(self.model(**call)[0])
+        return plan.read(pick, call) if isinstance(plan, Encoder) else pick(self.running(**call)[0])
 
     def _plan(self, call: dict[str, Any]) -> Any:
         """How this call is answered fast, or why it is not."""
@@ -155,22 +165,41 @@ class Accelerated:
             return "this kind of model is not known, or there is no C++ extension"
         if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch.is_autocast_enabled("cpu"):
             return "it is traced, or under autocast"
-        found = self._found
-        if found is None or not found[0].stands():
-            found = self._found = self._look()
-        structure, plan = found
+        structure, _, plan = self._looked()
         if structure.is_heard():
             return "somebody has hooked into it"
         return plan if isinstance(plan, str) else plan.refuses(call) or plan
 
-    def _look(self) -> tuple[Structure, Any]:
-        structure = Structure(self.model)
+    def _looked(self) -> tuple[Structure, Any, Any]:
+        """What was found when the model was looked at last; it is looked at again where it has changed since."""
+        found = self._found
+        if found is None or not found[0].stands():
+            found = self._found = self._look()
+        return found
+
+    def _look(self) -> tuple[Structure, Any, Any]:
+        structure, running, inner = Structure(self.model), self.model, None
+        if self._evaluating and structure.is_training():
+            running = _at_rest(self.model)
+            inner = Structure(running)
+        if self._kind is None:
+            return structure, running, "this kind of model is not known, or there is no C++ extension"
         try:
-            plan = self._kind(self.model, structure, self._packed)
+            plan = self._kind(running, inner or structure, self._packed)
         except (Unfit, AttributeError) as reason:  # a part is missing
-            return structure, str(reason)
+            return structure, running, str(reason)
         self._packed = plan.packed or self._packed
-        return structure, plan
+        return structure, running, plan
+
+
+def _at_rest(model: nn.Module) -> nn.Module:
+    try:
+        return at_rest(model)
+    except Exception as reason:  # somebody's module that cannot be copied
+        raise TypeError(
+            f"model must be in eval mode, for its modules cannot be copied, got {type(model).__name__} "
+            f"in training: {reason}"
+        ) from reason
 
 
 def _weights(plan: Decoder) -> Values | str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from .structure import EVERYWHERE, HOOKS, is_from
+from .structure import is_from, untouched
 
 __all__ = ["is_plain"]
 
@@ -35,12 +35,7 @@ def is_plain(model: Any) -> bool:
         is_from(model, f"transformers.models.{family}.modeling_{family}", f"{name}ForCausalLM")
         for family, name in _CLASSES.items()
     )
-    if not known or any(EVERYWHERE) or any(getattr(model.config, name, None) for name in _SCALED):
+    if not known or any(getattr(model.config, name, None) for name in _SCALED):
         return False
     head = model.get_output_embeddings()
-    return type(head) is nn.Linear and not any(
-        "forward" in vars(module)
-        or vars(module).get("_compiled_call_impl") is not None
-        or any(vars(module)[name] for name in HOOKS)
-        for module in (model, head)
-    )
+    return type(head) is nn.Linear and untouched(model, head)

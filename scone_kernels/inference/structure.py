@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules import module as registry
 
-__all__ = ["EVERYWHERE", "HOOKS", "Structure", "Unfit", "is_from"]
+__all__ = ["Structure", "Unfit", "is_from", "untouched"]
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 EVERYWHERE = tuple(getattr(registry, f"_global{name}") for name in HOOKS)  # of all modules there are
@@ -32,6 +32,19 @@ def is_from(found: Any, module: str, name: str) -> bool:
     True
     """
     return type(found).__name__ == name and type(found).__module__ == module
+
+
+def untouched(*modules: Any) -> bool:
+    """Whether each does what its class was published to do, and nobody listens: such modules may be gone round.
+
+    >>> part = nn.Linear(2, 2)
+    >>> untouched(part), part.register_forward_hook(print) and untouched(part)
+    (True, False)
+    """
+    return not any(EVERYWHERE) and all(
+        isinstance(module, nn.Module) and not _has_own_forward(module) and not any(vars(module)[name] for name in HOOKS)
+        for module in modules
+    )
 
 
 class Structure:
@@ -74,9 +87,13 @@ class Structure:
         look, states = self._found
         try:
             same = self._look() == look and self._states == states
-        except RuntimeError:  # an attribute is another tensor
+        except (RuntimeError, ValueError):  # an attribute is another tensor, or another array
             return False
         return same and all(kind.forward is forward for kind, forward in self._forwards)
+
+    def is_training(self) -> bool:
+        """Whether one of them is in training."""
+        return any(module.training for module in self.modules)
 
     def is_heard(self) -> bool:
         """Whether somebody has a hook in one of them, or in all modules there are."""
@@ -89,7 +106,7 @@ class Structure:
             kind, state = type(module), vars(module)
             if kind not in _KNOWN and kind.__module__ not in (published, _ACTIVATIONS):
                 raise Unfit(f"{kind.__module__}.{kind.__qualname__} is not known")
-            if "forward" in state or state.get("_compiled_call_impl") is not None or not _is_original(kind):
+            if _has_own_forward(module):
                 raise Unfit(f"a {kind.__qualname__} has a forward of its own")
             if "hf_device_map" in state:
                 raise Unfit("its layers are placed by a device_map")
@@ -101,6 +118,11 @@ class Structure:
             asked = ("output_attentions", "output_hidden_states")
             if config is not None and (any(getattr(config, a, False) for a in asked) or config.return_dict is False):
                 raise Unfit("its config asks for more than the result, or for a tuple")
+
+
+def _has_own_forward(module: nn.Module) -> bool:
+    state = vars(module)
+    return "forward" in state or state.get("_compiled_call_impl") is not None or not _is_original(type(module))
 
 
 def _is_original(kind: Any) -> bool:
