@@ -10,7 +10,7 @@ from scone.lm import CausalLM
 from scone.seeds import text_seed
 from scone.text import Text
 
-__all__ = ["Prompt", "check_counts", "check_sampling", "check_seed", "check_stops", "open_prompts"]
+__all__ = ["Prompt", "check_counts", "check_prompts", "check_sampling", "check_seed", "check_stops", "open_prompts"]
 
 Prompt = str | Sequence[dict[str, str]]
 """A text, or a conversation: a list of {"role", "content"}."""
@@ -99,13 +99,24 @@ def _as_list(prompts: Any) -> list[Prompt]:
     if not listed:
         raise InputError("prompts must hold at least one prompt, got an empty list")
     listed = [listed] if _is_chat(listed) else listed
-    for prompt in listed:
+    check_prompts(listed)
+    return listed
+
+
+def check_prompts(prompts: Iterable[Any]) -> None:
+    """Raise InputError for the first that is neither a text nor a conversation.
+
+    >>> check_prompts(["Once", [{"role": "user", "content": "Hello"}]])
+    >>> check_prompts([7])
+    Traceback (most recent call last):
+    scone.errors.InputError: prompts must be strings or lists of messages, got 7
+    """
+    for prompt in prompts:
         if not isinstance(prompt, str) and not _is_chat(prompt):
             raise InputError(f"prompts must be strings or lists of messages, got {prompt!r}")
         for message in [] if isinstance(prompt, str) else prompt:
             if not {"role", "content"} <= set(message):
                 raise InputError(f"prompts must have 'role' and 'content' in each message, got {message!r}")
-    return listed
 
 
 def _is_chat(prompt: Any) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module, metadata
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from scone.errors import SconeError
 
@@ -64,19 +66,45 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"scone {metadata.version('scone')}")
-    top.add_argument("--debug", action="store_true", help="show the traceback of a failure")
+    _add_telling(top, default=False)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = _command_of(argv)
     for name, command in COMMANDS.items():
         sub = commands.add_parser(name, help=command.summary, description=command.summary.capitalize() + ".")
-        sub.add_argument(
-            "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of a failure"
-        )
+        _add_telling(sub, default=argparse.SUPPRESS)
         if name == chosen:
             module = import_module(command.module)
             module.add_arguments(sub)
             sub.set_defaults(run=module.run)
     return top
+
+
+def _add_telling(parser: argparse.ArgumentParser, default: Any) -> None:
+    """Options that stand before or behind the command."""
+    parser.add_argument("--verbose", action="store_true", default=default, help="say what is loaded and written")
+    parser.add_argument("--debug", action="store_true", default=default, help="the same and more, and tracebacks")
+
+
+class _Remarks(logging.Handler):
+    """What the package logs, on standard error as it is at the time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr)
+
+
+@contextmanager
+def _telling(verbose: bool, debug: bool) -> Iterator[None]:
+    """While a command runs, what is logged under `scone` is shown: warnings, with --verbose and --debug more."""
+    log, handler = logging.getLogger("scone"), _Remarks()
+    handler.setFormatter(logging.Formatter("scone: %(message)s"))
+    before = log.level
+    log.setLevel(logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
 
 
 def _fail(message: object, code: int, debug: bool) -> int:
@@ -111,7 +139,8 @@ def _run(argv: list[str]) -> int:
             parser(argv).print_help(sys.stderr)
             return MISTAKE
         args = parser(argv).parse_args(argv)
-        return args.run(args) or OK
+        with _telling(args.verbose, debug):
+            return args.run(args) or OK
     except SystemExit as stop:  # argparse: --help, --version, or a mistake that it has reported
         return stop.code if isinstance(stop.code, int) else MISTAKE
     except KeyboardInterrupt:

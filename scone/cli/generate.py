@@ -15,6 +15,7 @@ from rich.markup import escape
 from scone.cli.arguments import positive
 from scone.cli.attributes import SHORT_NAMES, Attribute, add_wishes, wanted
 from scone.cli.console import above, err, note, out, progress, quiet_libraries
+from scone.cli.job import add_job, is_job, run_job
 from scone.cli.options import add_config, add_models, read_config
 from scone.errors import InputError
 
@@ -35,6 +36,7 @@ EPILOG = """examples:
   scone generate "The movie was" --attribute positive --compare
   scone generate "The movie was" --attribute positive=6 --avoid toxic=2 --samples 3
   scone generate --file prompts.txt --attribute science --json > texts.jsonl
+  scone generate --input prompts.jsonl --output texts.jsonl --avoid toxic
   scone generate "My day" --lookahead expectation+nothing --tokens 3
   scone generate "Dear customer," --attribute my-org/politeness:polite --lm gpt2"""
 
@@ -61,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shape.add_argument("--json", action="store_true", help="one JSON object for each text, a line each")
 
     add_models(parser)
+    add_job(parser)
     add_config(parser)
 
 
@@ -71,8 +74,11 @@ def run(args: argparse.Namespace) -> None:
     if args.stream and args.samples > 1:
         raise InputError(f"--stream writes one text for each prompt, got --samples {args.samples}")
     config = read_config(args)
-    prompts = read_prompts(args.prompts, args.file)
     attributes: Sequence[Attribute] = args.wishes or [wanted("positive")]
+    if is_job(args):
+        run_job(args, attributes, config)
+        return
+    prompts = read_prompts(args.prompts, args.file)
 
     note("loading models")
     quiet_libraries()

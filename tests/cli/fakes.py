@@ -23,16 +23,26 @@ class FakeEngine:
     def with_config(self, *, strength):
         return FakeEngine(strength)
 
+    def open(self, prompts, *, max_new_tokens, seed):
+        """Every prompt fits."""
+
     def generate(self, prompts, *, max_new_tokens, num_return_sequences, seed, logits_processor=()):
         self.calls.append((list(prompts), num_return_sequences, seed))
         words = STEERED_WORDS if self.strength else PLAIN_WORDS
         rows = [prompt for prompt in prompts for _ in range(num_return_sequences)]
+        ids, logits = torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 2)
         for processor in logits_processor:
             for _ in range(max_new_tokens * len(rows)):
-                assert processor("ids", "logits") == "logits"
+                assert processor(ids, logits).equal(logits)
         continuations = [words] * len(rows)
         texts = [prompt + words for prompt in rows]
-        return SimpleNamespace(texts=texts, continuations=continuations, token_ids=[[1, 2, 3]] * len(rows))
+        return SimpleNamespace(
+            texts=texts,
+            continuations=continuations,
+            token_ids=[[1, 2, 3]] * len(rows),
+            finish_reasons=["length"] * len(rows),
+            scores=KindVerifier().score(texts),
+        )
 
     def stream(self, prompt, *, max_new_tokens, seed):
         yield from STEERED_WORDS.split(" ", 1)

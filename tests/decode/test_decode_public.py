@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 ROOMS = [
     "errors", "options", "seeds", "trace", "output", "reweigh", "encoder", "decoder_step", "embedded", "loading", "lm",
     "verifier", "text", "prompts", "lookahead", "config", "particles", "processors", "grammar", "loop", "hf", "decode",
-    "reference", "settings", "evaluate", "cli", "__main__",
+    "reference", "settings", "jobs", "evaluate", "cli", "__main__",
 ]  # fmt: skip
 FLAT = [
     "config", "decode", "errors", "grammar", "hf", "loading", "loop", "options", "output", "particles", "processors",
@@ -84,6 +84,7 @@ def test_every_method_of_the_decoder_has_an_example() -> None:
 PUBLIC = {
     "scone": ["Scone", "SconeConfig", "SconeError", "Verifier", "__version__"],
     "scone.decode": ["Output", "Scone", "SconeConfig", "Step", "Verifier"],
+    "scone.jobs": ["Job", "Worker", "do", "here", "look_through", "write_file"],
     "scone.lookahead": [
         "Answer", "AtMean", "AtSample", "Carried", "Draft", "Expectation", "Gibbs", "GibbsPool", "Lookahead", "Masked", "Masks",
         "Mix", "Nothing", "Parts", "Paths", "Query", "Rollout", "Taylor", "draw_from_head",

@@ -8,6 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 
+def batch_job(example, printed):
+    lines = printed.splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == ["lamp", "lamp", "2", "2", "3", "chair", "chair"]
+    assert "must be a text that is not empty" in lines[4]
+    assert lines[-1] == "the same file after a stop: True"
+
+
 def chat(example, printed):
     assert example["steered"].scores[0] > example["plain"].scores[0]
     assert [message["role"] for message in example["conversation"]] == ["user", "assistant", "user"]
