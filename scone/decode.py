@@ -8,7 +8,7 @@ How a text comes about is in `scone.loop`, who looks ahead in `scone.lookahead`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ from scone.processors import Processor, Processors, check_particles
 from scone.prompts import Prompt, check_counts, check_sampling, check_stops, open_prompts
 from scone.text import Text, Writer
 from scone.trace import Told, Trace
+from scone.values import Prefix, values
 from scone.verifier import Verifier, as_verifier
 
 __all__ = ["Output", "Scone", "SconeConfig", "Step", "Verifier"]
@@ -241,6 +242,18 @@ class Scone:
         texts = self.open([prompt], max_new_tokens=max_new_tokens, seed=seed)
         decision = loop.decide(texts, prefill(self.parts.lm, texts), max_new_tokens - 1)
         return decision.step(0, None, loop.timer.take(), loop.writer)
+
+    def value(self, prefixes: Prefix | Iterable[Prefix], *, max_new_tokens: int = 25, seed: int = 0) -> Tensor:
+        """Log-odds that unfinished texts will satisfy the verifier once they are finished: (n,), in one batch.
+
+        prefixes: texts, or lists of the LM's tokens   max_new_tokens: how many may follow; 0: the texts are finished
+
+        >>> engine = Scone.from_pretrained()
+        >>> drafts = ["The food was cold and", "The food was lovely and", "The food was"]
+        >>> drafts[int(engine.value(drafts).argmax())]
+        'The food was lovely and'
+        """
+        return values(self.parts, self.config, self.lookahead, prefixes, max_new_tokens=max_new_tokens, seed=seed)
 
     def custom_generate(
         self,

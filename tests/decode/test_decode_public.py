@@ -22,12 +22,12 @@ ROOT = Path(__file__).parents[2]
 # From below to above: a room is a module or a folder of scone, and imports only from rooms before it.
 ROOMS = [
     "errors", "options", "seeds", "trace", "output", "reweigh", "encoder", "decoder_step", "embedded", "loading", "lm",
-    "verifier", "text", "prompts", "lookahead", "config", "particles", "processors", "grammar", "loop", "hf", "decode",
-    "reference", "settings", "jobs", "evaluate", "cli", "__main__",
+    "verifier", "text", "prompts", "lookahead", "config", "particles", "processors", "grammar", "loop", "values", "hf",
+    "decode", "reference", "settings", "tools", "jobs", "evaluate", "cli", "__main__",
 ]  # fmt: skip
 FLAT = [
     "config", "decode", "errors", "grammar", "hf", "loading", "loop", "options", "output", "particles", "processors",
-    "prompts", "reference", "reweigh", "seeds", "settings", "text",
+    "prompts", "reference", "reweigh", "seeds", "settings", "text", "values",
 ]  # fmt: skip
 MODULES = FLAT + [
     f"{room}.{path.stem}" if path.stem != "__init__" else room
@@ -75,6 +75,7 @@ def test_every_method_of_the_decoder_has_an_example() -> None:
 
     methods = [decode.Scone.generate, decode.Scone.stream, decode.Scone.next_token, decode.Scone.from_pretrained]
     methods += [decode.Scone.custom_generate, decode.Scone.logits_processor, decode.Scone.with_config]
+    methods += [decode.Scone.value, decode.Verifier.of]
     methods += [decode.Verifier.from_pretrained, decode.Verifier.from_module, decode.Verifier.from_callable]
     methods += [decode.SconeConfig.paper, decode.SconeConfig.fast]
     for thing in methods:
@@ -166,7 +167,7 @@ def sources() -> list[Path]:
 
 def test_every_room_has_its_place() -> None:
     assert {room_of(path) for path in sources()} <= set(ROOMS)
-    assert set(ROOMS) - {room_of(path) for path in sources()} <= {"encoder", "decoder_step"}
+    assert set(ROOMS) - {room_of(path) for path in sources()} <= {"encoder", "decoder_step", "tools"}
 
 
 @pytest.mark.parametrize("where", ["top", "function"])
