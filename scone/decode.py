@@ -18,6 +18,7 @@ from torch import Tensor
 
 from scone.config import SconeConfig
 from scone.errors import InputError
+from scone.failure import limited, told
 from scone.hf import SconeLogitsProcessor, generate_with
 from scone.lm import CausalLM, MaskedLM
 from scone.loading import EMBEDDED, load_causal_lm, load_masked_lm
@@ -26,7 +27,7 @@ from scone.loop import Loop, Taken, prefill
 from scone.output import Cost, Output, Step
 from scone.particles import Population
 from scone.processors import Processor, Processors, check_particles
-from scone.prompts import Prompt, check_counts, check_sampling, check_stops, open_prompts
+from scone.prompts import Prompt, check_counts, check_sampling, check_stops, check_timeout, open_prompts
 from scone.text import Text, Writer
 from scone.trace import Told, Trace
 from scone.values import Prefix, values
@@ -164,6 +165,7 @@ class Scone:
         stop_token_ids: Sequence[int] = (),
         logits_processor: Sequence[Processor] = (),
         explain: bool = False,
+        timeout: float | None = None,
     ) -> Output:
         """Continue prompts under control.
 
@@ -174,6 +176,10 @@ class Scone:
         logits_processor: as in transformers; they see the LM's logits before the candidates are picked. Each is called
             on the whole batch; `scone.processors` has wrappers for one that is to see each text by itself
         explain: keep also what the lookaheads read and φ after each token, for `out.trace.to_html()`
+        timeout: seconds after which a token that is not written is given up, with a StallError
+
+        Where a model fails the error has what was written in `.partial`. Where memory runs out, fewer texts and candidates
+        go through the models at once, with a warning.
 
         >>> engine = Scone.from_pretrained()
         >>> out = engine.generate(["The food was", "My day"], max_new_tokens=4, num_return_sequences=2, seed=1)
@@ -182,22 +188,25 @@ class Scone:
         """
         check_counts(max_new_tokens=max_new_tokens, num_return_sequences=num_return_sequences)
         check_sampling(logits_processor, do_sample)
+        check_timeout(timeout)
         texts = self.open(prompts, max_new_tokens=max_new_tokens, copies=num_return_sequences, seed=seed)
         loop = replace(self.loop(stop, stop_token_ids, logits_processor, do_sample, texts), explain=explain)
         seconds: dict[str, float] = {}
         cost = Cost()
-        for taken in self._write(loop, texts, max_new_tokens):
-            cost += taken.decision.judged.cost
-            for phase, value in taken.seconds.items():
-                seconds[phase] = seconds.get(phase, 0.0) + value
-        kept, scores, log_evidence = self._kept(loop, texts)
+        with told(partial(_best_so_far, loop, texts)):
+            for taken in limited(self._write(loop, texts, max_new_tokens), timeout):
+                cost += taken.decision.judged.cost
+                for phase, value in taken.seconds.items():
+                    seconds[phase] = seconds.get(phase, 0.0) + value
+        with told(partial(_best_so_far, loop, texts), after_all=True):
+            ((kept, scores, log_evidence, trace),) = limited(self._finish(loop, texts), timeout)
         return Output(
             texts=[text.text for text in kept],
             continuations=[text.continuation for text in kept],
             token_ids=[text.new_ids for text in kept],
             scores=scores,
             finish_reasons=[text.finish_reason or "length" for text in kept],
-            trace=self._trace(kept, scores, explain),
+            trace=trace,
             seconds=seconds,
             cost=cost,
             log_evidence=log_evidence,
@@ -213,6 +222,7 @@ class Scone:
         stop: str | Sequence[str] = (),
         stop_token_ids: Sequence[int] = (),
         logits_processor: Sequence[Processor] = (),
+        timeout: float | None = None,
     ) -> Iterator[str]:
         """The continuation of one prompt, piece by piece as it is written; together they are `generate`'s.
 
@@ -223,9 +233,10 @@ class Scone:
         """
         check_counts(max_new_tokens=max_new_tokens)
         check_sampling(logits_processor, do_sample)
+        check_timeout(timeout)
         (text,) = self.open([prompt], max_new_tokens=max_new_tokens, seed=seed)
         loop = self.loop(stop, stop_token_ids, logits_processor, do_sample, [text])
-        return self._stream(loop, text, max_new_tokens)
+        return self._stream(loop, text, max_new_tokens, timeout)
 
     def next_token(
         self, prompt: Prompt, *, max_new_tokens: int = 25, seed: int = 0, logits_processor: Sequence[Processor] = ()
@@ -330,11 +341,32 @@ class Scone:
         return Loop(self.parts, config, self.lookahead, writer, do_sample, process, population)
 
     def _write(self, loop: Loop, texts: Sequence[Text], max_new_tokens: int) -> Iterator[Taken]:
-        """Run the loop for the texts, or for their particles, and keep the record of each."""
+        """Write the texts, or their particles; where memory runs out, go on with half of them and then the other half."""
+        try:
+            yield from self._write_together(loop, texts, max_new_tokens)
+            return
+        except Exception as problem:
+            # processors count on the rows that they know
+            if loop.process is not None or not loop.room.shrinks(problem, "texts", len(texts)):
+                raise
+        middle = (len(texts) + 1) // 2
+        for part in (slice(middle), slice(middle, None)):
+            if loop.population is None:
+                yield from self._write(loop, texts[part], max_new_tokens)
+            else:
+                with loop.population.part(part) as population:
+                    yield from self._write(replace(loop, population=population), texts[part], max_new_tokens)
+
+    def _write_together(self, loop: Loop, texts: Sequence[Text], max_new_tokens: int) -> Iterator[Taken]:
+        """Run the loop from where the texts are, and keep the record of each."""
         texts = texts if loop.population is None else loop.population.particles
+        texts = [text for text in texts if text.finish_reason is None]
+        remaining = max_new_tokens - len(texts[0].new_ids) if texts else 0
+        if not remaining:
+            return
         with loop.timer("prefill"):
             state = prefill(self.parts.lm, texts)
-        for taken in loop.run(texts, state, max_new_tokens):
+        for taken in loop.run(texts, state, remaining):
             for b, (text, k) in enumerate(zip(taken.texts, taken.chosen)):
                 text.trace.append(taken.decision.step(b, k, taken.seconds, loop.writer, len(text.continuation)))
             yield taken
@@ -353,23 +385,43 @@ class Scone:
         ]
         return Trace([text.trace for text in texts], told)
 
+    def _finish(
+        self, loop: Loop, texts: Sequence[Text]
+    ) -> Iterator[tuple[Sequence[Text], Tensor, list[float] | None, Trace]]:
+        """The one step after the last token: the texts that the caller gets, with all that is said of them."""
+        kept, scores, log_evidence = self._kept(loop, texts)
+        yield kept, scores, log_evidence, self._trace(kept, scores, loop.explain)
+
     def _kept(self, loop: Loop, texts: Sequence[Text]) -> tuple[Sequence[Text], Tensor, list[float] | None]:
         """The texts that the caller gets, their φ, and with particles the evidence for each."""
         population = loop.population
         if population is None:
-            return texts, self.verifier.score([text.text for text in texts]), None
+            return texts, self._score(loop, texts), None
         particles = population.particles
-        phi = self.verifier.score([particle.text for particle in particles])
+        phi = self._score(loop, particles)
         population.finish(phi)
         kept = population.kept()
         return [particles[i] for i in kept], phi[kept], population.evidence()
 
-    def _stream(self, loop: Loop, text: Text, max_new_tokens: int) -> Iterator[str]:
-        if loop.population is not None:
-            yield from self._stream_chosen(loop, text, max_new_tokens)
-            return
+    def _score(self, loop: Loop, texts: Sequence[Text]) -> Tensor:
+        """φ of finished texts: (n,)."""
+        written = [text.text for text in texts]
+        parts = loop.room.spread(
+            "texts", len(written), lambda rows: self.verifier.score(written[rows.start : rows.stop])
+        )
+        return torch.cat(parts)
+
+    def _stream(self, loop: Loop, text: Text, max_new_tokens: int, timeout: float | None) -> Iterator[str]:
+        with told(partial(_best_so_far, loop, [text])):
+            steps = limited(self._write(loop, [text], max_new_tokens), timeout)
+            if loop.population is None:
+                yield from self._stream_whole(loop, text, steps)
+            else:
+                yield from self._stream_chosen(loop, text, steps, max_new_tokens)
+
+    def _stream_whole(self, loop: Loop, text: Text, steps: Iterator[Taken]) -> Iterator[str]:
         shown = 0
-        for _ in self._write(loop, [text], max_new_tokens):
+        for _ in steps:
             safe = len(text.continuation) - loop.writer.held_back(text)
             if safe > shown:
                 yield text.continuation[shown:safe]
@@ -377,11 +429,11 @@ class Scone:
         if len(text.continuation) > shown:
             yield text.continuation[shown:]
 
-    def _stream_chosen(self, loop: Loop, text: Text, max_new_tokens: int) -> Iterator[str]:
+    def _stream_chosen(self, loop: Loop, text: Text, steps: Iterator[Taken], max_new_tokens: int) -> Iterator[str]:
         """With particles: every few tokens one is chosen, all go on from it, and what it says is shown."""
         population, shown = loop.population, 0
         assert population is not None
-        for i, _ in enumerate(self._write(loop, [text], max_new_tokens), 1):
+        for i, _ in enumerate(steps, 1):
             if i % CHECKPOINT or i == max_new_tokens:
                 continue
             (kept,) = population.kept()
@@ -393,6 +445,12 @@ class Scone:
                 shown = safe
         (last,), _, _ = self._kept(loop, [text])
         yield last.continuation[shown:]
+
+
+def _best_so_far(loop: Loop, texts: Sequence[Text]) -> Sequence[Text]:
+    """The texts that are being written, and of particles those that would be kept."""
+    population = loop.population
+    return texts if population is None else [population.particles[i] for i in population.kept()]
 
 
 def _masked_lm(given: Any, tokenizer: Any) -> Callable[[], MaskedLM] | None:

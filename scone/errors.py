@@ -6,7 +6,11 @@
     ├── LabelError      (ValueError)    a verifier has no such label
     ├── ModelError      (TypeError)     a model or tokenizer cannot play the part it was given
     ├── DeviceError     (RuntimeError)  parts that must share a device do not
-    └── NumericalError  (RuntimeError)  a model returned NaN
+    └── ForwardError    (RuntimeError)  a model raised, or ran out of memory
+        ├── NumericalError              a model returned NaN or infinity
+        └── StallError  (TimeoutError)  a model did not answer in time
+
+What leaves a call that was writing has the texts so far in `.partial`.
 
 >>> issubclass(ConfigError, SconeError) and issubclass(ConfigError, ValueError)
 True
@@ -14,14 +18,21 @@ True
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scone.output import Output
+
 __all__ = [
     "ConfigError",
     "DeviceError",
+    "ForwardError",
     "InputError",
     "LabelError",
     "ModelError",
     "NumericalError",
     "SconeError",
+    "StallError",
 ]
 
 
@@ -35,6 +46,8 @@ class SconeError(Exception):
     ...     print(type(error).__name__)
     ConfigError
     """
+
+    partial: Output | None = None  # what was written when it was raised
 
 
 class ConfigError(SconeError, ValueError):
@@ -93,11 +106,36 @@ class DeviceError(SconeError, RuntimeError):
     """
 
 
-class NumericalError(SconeError, RuntimeError):
-    """A model returned NaN; the message names the model.
+class ForwardError(SconeError, RuntimeError):
+    """A model raised, ran out of memory or did not answer; the message names it and the token that was to be written.
+
+    The texts as far as they were written are in `.partial`, an Output with NaN for scores; what the model raised is the
+    `__cause__`. The engine can be used on.
+
+    >>> from scone.decode import Verifier
+    >>> Verifier.from_callable(lambda texts: 1 / 0).score("any")
+    Traceback (most recent call last):
+    scone.errors.ForwardError: the verifier <lambda> raised ZeroDivisionError: division by zero
+    """
+
+
+class NumericalError(ForwardError):
+    """A model returned NaN or infinity; the message names the model.
 
     >>> from scone.decode import Verifier
     >>> Verifier.from_callable(lambda texts: [float("nan")]).score("any")
     Traceback (most recent call last):
     scone.errors.NumericalError: the verifier <lambda> returned NaN in 1 of 1 values
+    """
+
+
+class StallError(ForwardError, TimeoutError):
+    """A model did not answer within the `timeout` of the call; the message names the model and the token.
+
+    >>> import time
+    >>> from scone.decode import Scone, Verifier
+    >>> slow = Verifier.from_callable(lambda texts: time.sleep(1) or [1.0] * len(texts))
+    >>> Scone.from_pretrained(verifier=slow).generate("The tea", max_new_tokens=3, timeout=0.5)
+    Traceback (most recent call last):
+    scone.errors.StallError: the verifier <lambda> did not answer within 0.5 s, at token 1
     """

@@ -18,6 +18,7 @@ from transformers import LogitsProcessor
 from transformers.generation import GenerateDecoderOnlyOutput, GenerationMixin
 
 from scone.errors import InputError
+from scone.failure import watched
 from scone.lm import CausalLM, LMState
 from scone.lookahead.parts import LM_STATES
 from scone.loop import Decision, Loop, commit, prefill
@@ -93,7 +94,7 @@ def generate_with(
     writer = Writer(lm, stop_token_ids=_ids(generation_config.eos_token_id))
     loop = Loop(parts, engine.config, engine.lookahead, writer, generation_config.do_sample, process, population)
     collected = _Collected(generation_config, lm.vocabulary, pad)
-    for taken in loop.run(texts, state, generation_config.max_length - prompt.shape[1]):
+    for taken in watched(loop.run(texts, state, generation_config.max_length - prompt.shape[1]), lambda: texts):
         rows = [place[id(text)] for text in taken.texts]
         collected.add(taken.decision, taken.state.logits, rows, like=prompt)
         written = with_new(prompt, texts, pad)

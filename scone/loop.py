@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from scone.config import SconeConfig
+from scone.failure import Room
 from scone.lm import Candidates, CausalLM, LMState, choose, propose
-from scone.lookahead import Lookahead, Parts, Query
+from scone.lookahead import Answer, Lookahead, Parts, Query
 from scone.output import Cost, Future, Step, Timer
 from scone.particles import Population
 from scone.reweigh import all_hold, reweigh
@@ -56,6 +57,7 @@ class Decision:
     judged: Judged
     q: Tensor  # (B, K) product over the verifier's terms, each to its strength
     log_p_star: Tensor  # (B, K)
+    hopeless: Tensor  # (B,) bool: q was judged, and is no more than epsilon for any candidate
 
     def step(self, b: int, chosen: int | None, seconds: dict[str, float], writer: Writer, end: int = 0) -> Step:
         """The record of one text's step, without the places that hold no candidate."""
@@ -65,6 +67,7 @@ class Decision:
         return Step(
             tokens, log_p, self.q[b][real], self.log_p_star[b][real], chosen=chosen, seconds=seconds, cost=judged.cost,
             pieces=writer.pieces(tokens.tolist()), judged=judged.known[b][real], end=end,
+            hopeless=bool(self.hopeless[b]),
             futures=tuple(() if row is None else tuple(judged.futures[row]) for row in rows) if judged.futures else (),
         )  # fmt: skip
 
@@ -107,6 +110,7 @@ class Loop:
     population: Population | None = None  # of particles, where texts are those
     timer: Timer = field(default_factory=Timer)
     explain: bool = False  # whether it is kept what lookaheads read
+    room: Room = field(default_factory=Room)
 
     def run(self, texts: Sequence[Text], state: LMState, max_new_tokens: int) -> Iterator[Taken]:
         """Step by step until all texts have ended or are long enough; texts that have ended leave the batch."""
@@ -123,19 +127,19 @@ class Loop:
             if not remaining:
                 return
             with self.timer("commit"):
-                texts, rows = self.go_on(texts, i)
+                texts, rows = self.go_on(texts)
                 if not texts:
                     return
                 last = [text.new_ids[-1] for text in texts]
                 state = commit(self.parts.lm, state, rows, last, decision)
 
-    def go_on(self, texts: Sequence[Text], step: int) -> tuple[Sequence[Text], list[int]]:
+    def go_on(self, texts: Sequence[Text]) -> tuple[Sequence[Text], list[int]]:
         """The texts of the next step, and for each its row in this one; particles may go on from one another."""
         row = {id(text): b for b, text in enumerate(texts)}
         if self.population is None:
             living: list[Text] = [text for text in texts if text.finish_reason is None]
             return living, [row[id(text)] for text in living]
-        self.population.resample(step)
+        self.population.resample(len(texts[0].new_ids) - 1)
         moves, self.population.moves = self.population.moves, {}
         living = [text for text in self.population.particles if text.finish_reason is None]
         return living, [row[id(moves.get(id(text), text))] for text in living]
@@ -165,7 +169,8 @@ class Loop:
                 epsilon=config.epsilon, samples=self.lookahead.samples,
             )  # fmt: skip
             q = all_hold(judged.q, strengths) if len(terms) > 1 else judged.q[0]
-        return Decision(candidates, judged, q, log_p_star)
+        hopeless = judged.seen & (q.masked_fill(candidates.log_p.isneginf(), 0) <= config.epsilon).all(-1)
+        return Decision(candidates, judged, q, log_p_star, hopeless)
 
     def choose(self, texts: Sequence[Text], decision: Decision) -> list[int]:
         """The candidate that each text takes."""
@@ -249,27 +254,37 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
                 written[b, k] = (text.context + continuation)[begin:]
     if exact:
         with timer("verify"):
-            q[:, [b for b, _ in exact], [k for _, k in exact]] = parts.score([written[pair] for pair in exact])
+            of_exact = [written[pair] for pair in exact]
+            scores = loop.room.spread("texts", len(exact), lambda rows: parts.score(of_exact[rows.start : rows.stop]))
+            q[:, [b for b, _ in exact], [k for _, k in exact]] = torch.cat(scores, 1)
     if not ahead:
         return Judged(*_filled(q, candidates), Cost(verifier_rows=len(exact) * len(parts.verifier.leaves)))
-    query = Query(
-        parts,
-        texts=[texts[b] for b, _ in ahead],
-        tokens=torch.tensor([int(candidates.tokens[pair]) for pair in ahead]),
-        written=[written[pair] for pair in ahead],
-        remaining=remaining,
-        state=state,
-        rows=[b for b, _ in ahead],
-        timer=timer,
-        futures=[[] for _ in ahead] if loop.explain else None,
-    )
-    answer = loop.lookahead.judge(query)
-    q[:, [b for b, _ in ahead], [k for _, k in ahead]] = answer.q
-    cost = answer.cost + Cost(verifier_rows=len(exact) * len(parts.verifier.leaves))
-    if query.was_read is not None:
-        cost += Cost(lm_rows=len(ahead), lm_passes=1)
+
+    def ask(rows: range) -> tuple[Answer, Query]:
+        some = ahead[rows.start : rows.stop]
+        query = Query(
+            parts,
+            texts=[texts[b] for b, _ in some],
+            tokens=torch.tensor([int(candidates.tokens[pair]) for pair in some]),
+            written=[written[pair] for pair in some],
+            remaining=remaining,
+            state=state,
+            rows=[b for b, _ in some],
+            timer=timer,
+            futures=[[] for _ in some] if loop.explain else None,
+        )
+        return loop.lookahead.judge(query), query
+
+    answers, queries = zip(*loop.room.spread("candidates", len(ahead), ask))
+    q[:, [b for b, _ in ahead], [k for _, k in ahead]] = torch.cat([answer.q for answer in answers], 1)
+    cost = sum((answer.cost for answer in answers), Cost(verifier_rows=len(exact) * len(parts.verifier.leaves)))
+    read = [query for query in queries if query.was_read is not None]
+    cost += Cost(lm_rows=sum(len(query.written) for query in read), lm_passes=len(read))
+    carried = None if answers[0].carried is None else [entry for answer in answers for entry in answer.carried]
     place = {pair: row for row, pair in enumerate(ahead)}
-    return Judged(*_filled(q, candidates), cost, place, answer.carried, query.was_read, query.futures or ())
+    after = queries[0].was_read if len(queries) == 1 else None  # in parts, the LM reads the one that is taken once more
+    futures = [own for query in queries for own in query.futures or ()]
+    return Judged(*_filled(q, candidates), cost, place, carried, after, futures)
 
 
 def _begin(text: Text, lm: CausalLM, window: int | None) -> int:

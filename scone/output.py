@@ -65,6 +65,7 @@ class Step:
     chosen: int | None = None  # index of the candidate that was taken
     seconds: dict[str, float] = field(default_factory=dict)  # by phase, for the whole batch
     cost: Cost = field(default_factory=Cost)  # of the lookahead, for the whole batch
+    hopeless: bool = False  # the verifier gave no candidate a chance, so that p* is the LM's own distribution
     resampled: bool = False  # another particle had written it, which this one went on from
     pieces: tuple[str, ...] = ()  # k, what the candidates read as
     judged: Tensor | None = None  # (k,) bool: False where q is only the mean of the others'

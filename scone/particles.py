@@ -11,7 +11,8 @@ Where the best is kept (`keep="best"`) nothing is to be corrected, and the weigh
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,13 @@ class Population:
             for t in texts
         ]
         return cls(groups, keep, share, [0.0] * len(groups))
+
+    @contextmanager
+    def part(self, groups: slice) -> Iterator[Population]:
+        """A population of some of the groups alone: what it does to them is done here."""
+        alone = Population(self.groups[groups], self.keep, self.share, self.log_evidence[groups])
+        yield alone
+        self.log_evidence[groups] = alone.log_evidence
 
     @property
     def particles(self) -> list[Particle]:

@@ -48,6 +48,18 @@ def check_counts(**counts: int) -> None:
             raise InputError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
+def check_timeout(timeout: Any) -> None:
+    """Raise InputError unless it is None or a positive number of seconds.
+
+    >>> check_timeout(0)
+    Traceback (most recent call last):
+    scone.errors.InputError: timeout must be a number of seconds above 0 or None, got 0
+    """
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if timeout is not None and not (number and timeout > 0):
+        raise InputError(f"timeout must be a number of seconds above 0 or None, got {timeout!r}")
+
+
 def check_seed(seed: Any) -> None:
     """Raise InputError unless the seed is an integer, of any sign and size.
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from importlib import import_module, metadata
 from typing import Any, NamedTuple, NoReturn
 
-from scone.errors import SconeError
+from scone.errors import ForwardError, SconeError
 
 __all__ = ["main"]
 
@@ -147,6 +147,8 @@ def _run(argv: list[str]) -> int:
         return _fail("interrupted", INTERRUPTED, debug)
     except BrokenPipeError:
         raise
+    except ForwardError as failure:  # of a model: nothing was asked wrongly
+        return _fail(failure, FAILED, debug)
     except SconeError as mistake:
         return _fail(mistake, MISTAKE, debug)
     except Exception as failure:

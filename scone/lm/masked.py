@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import scone_kernels as kernels
+from scone.blame import blamed
 from scone.errors import ModelError
 from scone.lm.model import check_finite
 from scone.lm.tables import place_of, rows_of
@@ -167,11 +168,12 @@ class MaskedLM:
         """Head inputs at the positions (row, col) of ids (R, T): (N, H), or (N, V) logits for an unknown family."""
         batch: dict[str, Any] = {"input_ids": ids, "attention_mask": mask.long()}
         head = self.head
-        if head.weight is None:
-            states = head.encoder(**batch)[0][row, col]
-        else:
-            states = head.encoder.read(lambda states: states[row, col], **batch)
-        picked = head.transform(states)
+        with blamed(f"the masked LM {self.name}"):
+            if head.weight is None:
+                states = head.encoder(**batch)[0][row, col]
+            else:
+                states = head.encoder.read(lambda states: states[row, col], **batch)
+            picked = head.transform(states)
         check_finite(picked, f"the masked LM {self.name}")
         return picked
 

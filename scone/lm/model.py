@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scone.blame import blamed
 from scone.errors import InputError, ModelError, NumericalError
 from scone.lm.tables import Embeddings, place_of, rows_of
 from scone.lm.tokens import special_frame
@@ -261,35 +262,43 @@ class CausalLM:
         ids, mask = ids.to(self.device), mask.to(self.device)
         padded = not bool(mask.all())
         kwargs: dict[str, Any] = dict(self._extra)
+        source = f"the causal LM {self.name}"
         kwargs["inputs_embeds" if ids.is_floating_point() else "input_ids"] = ids
         if padded:
             kwargs["attention_mask"] = mask
         if padded and self._accepts_positions:
             kwargs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         if headless and self._fast.gives_hidden:
-            hidden, grown = self._fast.hidden(past_key_values=cache, use_cache=True, **kwargs)
-            check_finite(hidden, f"the causal LM {self.name}")
+            with blamed(source):
+                hidden, grown = self._fast.hidden(past_key_values=cache, use_cache=True, **kwargs)
+            check_finite(hidden, source)
             return LMState(grown, mask, None, hidden, self._fast.logits)
-        out = self._fast(past_key_values=cache, use_cache=True, **kwargs)
+        with blamed(source):
+            out = self._fast(past_key_values=cache, use_cache=True, **kwargs)
         logits = out.logits[:, -1].float()
-        check_finite(logits, f"the causal LM {self.name}", allow_infinite=True)
+        check_finite(logits, source, allow_infinite=True)
         if getattr(out, "past_key_values", None) is None:
             raise ModelError(f"lm must return past_key_values, got none from {self.name}")
         return LMState(out.past_key_values, mask, logits)
 
 
 def check_finite(x: Tensor, source: str, *, allow_infinite: bool = False) -> None:
-    """Raise NumericalError that names `source` where x holds NaN (or, unless allowed, infinity).
+    """Raise NumericalError that names `source` where x holds NaN or infinity; `allow_infinite`: -infinity may be in a row beside others.
 
     >>> check_finite(torch.tensor([0.0, float("nan")]), "the verifier Demo")
     Traceback (most recent call last):
     scone.errors.NumericalError: the verifier Demo returned NaN in 1 of 2 values
     """
-    if allow_infinite and x.numel() and not bool(x.amax().isnan()):  # one pass, and no mask as large as x
-        return
-    bad = x.isnan() if allow_infinite else ~x.isfinite()
-    if bool(bad.any()):
-        raise NumericalError(f"{source} returned NaN in {int(bad.sum())} of {x.numel()} values")
+    if allow_infinite and x.numel():  # one pass, and no mask as large as x
+        top = x.amax(-1)
+        if bool(top.isfinite().all()):
+            return
+        if bool(top.isneginf().any()):
+            raise NumericalError(f"{source} returned -infinity alone in {int(top.isneginf().sum())} of {len(x)} rows")
+    infinite = x.isposinf() if allow_infinite else x.isinf()
+    for what, bad in (("NaN", x.isnan()), ("infinity", infinite)):
+        if bool(bad.any()):
+            raise NumericalError(f"{source} returned {what} in {int(bad.sum())} of {x.numel()} values")
 
 
 def _stop_ids(model: Any, tokenizer: Any) -> list[int]:

@@ -134,7 +134,7 @@ class Parts:
 
     def score(self, texts: Sequence[str]) -> Tensor:
         """(terms, n): φ of texts."""
-        return self.combine({leaf.key: leaf.evaluate(texts) for leaf in self.verifier.leaves})
+        return self.combine({leaf.key: leaf.judged(texts) for leaf in self.verifier.leaves})
 
     def score_expected(self, texts: Sequence[str], means: Sequence[Tensor]) -> Tensor:
         """(terms, n): φ of texts that go on with tokens known by their mean embeddings, (n, tokens, D) a reader."""

@@ -55,7 +55,7 @@ class AtSample(Estimate):
     def value(self, leaf: Leaf, parts: Parts, chains: Chains, sample: Sample, temperature: float) -> Tensor:
         if not isinstance(leaf, EmbeddingVerifier):
             futures = [parts.surfaces.write(future)[0] for future in chains.with_ids(sample.ids).futures()]
-            return leaf.evaluate([text + future for text, future in zip(chains.texts, futures)])
+            return leaf.judged([text + future for text, future in zip(chains.texts, futures)])
         view = parts.bridge(leaf).view(sample.ids, chains.mask, chains.offset, sample.row, sample.col, chains.texts)
         return leaf.value_of_ids(view.ids, view.mask).cpu()
 

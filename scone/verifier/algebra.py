@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from scone.blame import blamed
 from scone.errors import ConfigError, InputError
 
 __all__ = ["Expression", "Leaf"]
@@ -42,7 +43,7 @@ class Expression:
         wrong = [type(text).__name__ for text in texts if not isinstance(text, str)]
         if wrong:
             raise InputError(f"texts must be strings, got {wrong[0]}")
-        return self.combine({leaf.key: leaf.evaluate(texts) for leaf in self.leaves})
+        return self.combine({leaf.key: leaf.judged(texts) for leaf in self.leaves})
 
     def with_strength(self, strength: float) -> Any:
         """The same verifier, raised to that power when the distribution is reweighed."""
@@ -154,6 +155,11 @@ class Leaf(Expression):
 
     def combine(self, values: Mapping[object, Tensor]) -> Tensor:
         return values[self.key]
+
+    def judged(self, texts: Sequence[str]) -> Tensor:
+        """`evaluate`, blamed on this verifier."""
+        with blamed(f"the verifier {self.name}"):
+            return self.evaluate(texts)
 
     def evaluate(self, texts: Sequence[str]) -> Tensor:
         """φ of texts: (n,) float32 on the CPU."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scone.blame import blamed
 from scone.errors import ConfigError, InputError, LabelError, ModelError
 from scone.lm import Embeddings, check_finite, position_limit, special_frame
 from scone.verifier.algebra import Expression, Leaf
@@ -99,7 +100,8 @@ class EmbeddingVerifier(Leaf):
 
     def value(self, embeds: Tensor, mask: Tensor, kind: str) -> Tensor:
         """φ (kind "prob") or its log-odds (kind "logit") of embedded texts: (R,); embeds: (R, T, D), mask: (R, T)."""
-        raw = self._function(embeds, mask).float()
+        with blamed(f"the verifier {self.name}"):
+            raw = self._function(embeds, mask).float()
         check_finite(raw, f"the verifier {self.name}")
         if self._output == kind:
             return raw

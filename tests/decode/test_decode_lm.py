@@ -28,13 +28,17 @@ def test_a_selection_grows_apart_from_its_source(rows):
 
 
 def test_nan_is_found_among_infinities():
-    fine = torch.tensor([[1.0, -torch.inf, torch.inf]])
+    fine = torch.tensor([[1.0, -torch.inf, -torch.inf]])
     check_finite(fine, "the LM", allow_infinite=True)
     check_finite(torch.empty(0, 3), "the LM", allow_infinite=True)
     with pytest.raises(NumericalError, match="the LM returned NaN in 1 of 4 values"):
         check_finite(torch.tensor([[torch.inf, torch.nan, -torch.inf, 2.0]]), "the LM", allow_infinite=True)
-    with pytest.raises(NumericalError, match="the LM returned NaN in 2 of 3 values"):
+    with pytest.raises(NumericalError, match="the LM returned infinity in 2 of 3 values"):
         check_finite(fine, "the LM")
+    with pytest.raises(NumericalError, match="the LM returned infinity in 1 of 2 values"):
+        check_finite(torch.tensor([[torch.inf, 2.0]]), "the LM", allow_infinite=True)
+    with pytest.raises(NumericalError, match="the LM returned -infinity alone in 1 of 2 rows"):
+        check_finite(torch.tensor([[-torch.inf], [2.0]]), "the LM", allow_infinite=True)
 
 
 def test_a_rollout_ends_at_the_end_of_the_text():
