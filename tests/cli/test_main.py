@@ -10,7 +10,7 @@ import pytest
 
 from scone.cli import COMMANDS, main
 from scone.cli.doctor import Finding
-from scone.errors import InputError
+from scone.errors import ForwardError, InputError
 
 
 @pytest.fixture
@@ -79,6 +79,11 @@ def test_a_mistake_is_one_line_and_code_2(argv, named, capsys):
 def test_scone_errors_are_the_users(failing, capsys):
     assert failing(InputError("prompts must be short, got a novel")) == 2
     assert capsys.readouterr().err == "scone: prompts must be short, got a novel\n"
+
+
+def test_a_model_that_fails_is_no_mistake_of_the_users(failing, capsys):
+    assert failing(ForwardError("the verifier ran out of memory, at token 3")) == 1
+    assert capsys.readouterr().err == "scone: the verifier ran out of memory, at token 3\n"
 
 
 def test_other_failures_are_ours(failing, capsys):
