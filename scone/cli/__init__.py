@@ -9,9 +9,10 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
+from scone import __version__
 from scone.errors import ForwardError, SconeError
 
 __all__ = ["main"]
@@ -65,7 +66,7 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"scone {metadata.version('scone')}")
+    top.add_argument("--version", action="version", version=f"scone {__version__}")
     _add_telling(top, default=False)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = _command_of(argv)

@@ -12,6 +12,7 @@ import time
 from importlib import metadata
 from pathlib import Path
 
+from scone import __version__
 from scone.errors import InputError
 from scone.evaluate.arguments import (
     PROMPTS_HELP,
@@ -47,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-new-tokens", type=int, default=25, help="the paper has 60 for topic (default: 25)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument("--engine", choices=["local", "ray"], default="local", help="here, or a Ray cluster")
+    parser.add_argument("--actors", type=int, default=2, help="of Ray, each with the models (default: 2)")
     parser.add_argument(
         "--small", action="store_true", help=f"{SMALL_PROMPTS} prompts, {SMALL_SAMPLES} samples: minutes"
     )
@@ -57,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan, and do what is not done yet."""
-    check_at_least_one(args, "samples", "max_new_tokens", "workers", "count")
+    check_at_least_one(args, "samples", "max_new_tokens", "workers", "actors", "count")
     if args.prompts is not None and args.task == "all":
         raise InputError("--prompts must come with one task, got all")
     methods = [parse_method(text) for text in dict.fromkeys(args.methods)]
@@ -76,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
     folder = output_folder(args.out)
     with (folder / "runs.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(invocation(args)) + "\n")
-    execute(plan, folder, workers=args.workers, retry=args.retry, say=say)
+    actors = args.actors if args.engine == "ray" else 0
+    execute(plan, folder, workers=args.workers, actors=actors, retry=args.retry, say=say)
     print(f"results in {args.out}; `scone report {args.out}` shows them")
     return 0
 
@@ -90,7 +94,10 @@ def invocation(args: argparse.Namespace) -> dict[str, object]:
         "options": options,
         "commit": _git("rev-parse", "--short", "HEAD"),
         "changed": bool(_git("status", "--porcelain", "--untracked-files=no")),
-        "versions": {name: metadata.version(name) for name in ("scone", "torch", "transformers", "numpy")},
+        "versions": {
+            "scone": __version__,
+            **{name: metadata.version(name) for name in ("torch", "transformers", "numpy")},
+        },
         "machine": machine(),
     }
 

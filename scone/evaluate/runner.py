@@ -16,6 +16,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -28,6 +29,9 @@ from scone.evaluate.tasks import TASKS, Prompt, Task
 from scone.evaluate.work import SCORERS, Item, Result, do, facts_of, models_for, score_key, setup_of
 
 __all__ = ["Plan", "execute"]
+
+Spread = Callable[[list[Item]], Iterator[tuple[Item, Result]]]
+"""Does items, and gives each with its result."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +71,30 @@ class Store:
 
 
 def execute(
-    plan: Plan, folder: Path, *, workers: int = 1, retry: bool = False, say: Callable[[str], None] = print
+    plan: Plan,
+    folder: Path,
+    *,
+    workers: int = 1,
+    actors: int = 0,
+    retry: bool = False,
+    say: Callable[[str], None] = print,
 ) -> None:
-    """Do whatever of the plan the folder lacks. `retry`: samples that failed are tried again."""
+    """Do whatever of the plan the folder lacks.
+
+    workers: processes of this machine; actors: of a Ray cluster, in their place
+    retry: samples that failed are tried again
+    """
+    spread = partial(_on_ray, actors) if actors else partial(_results, workers)
     store = Store(folder)
     ready = [method for method in plan.methods if not _waits(method)]
-    _run([item for task in plan.prompts for item in _missing(plan, task, ready, store, retry)], store, workers, say)
+    _run([item for task in plan.prompts for item in _missing(plan, task, ready, store, retry)], store, spread, say)
     waiting = [method for method in plan.methods if _waits(method)]
     items: list[Item] = []
     for task in plan.prompts if waiting else ():
         tries = _tries_that_fit(plan, task, store, folder)
         matched = [dataclasses.replace(method, tries=tries) for method in waiting]
         items += _missing(plan, task, matched, store, retry)
-    _run(items, store, workers, say)
+    _run(items, store, spread, say)
     store.finish()
 
 
@@ -158,16 +173,16 @@ def _first(plan: Plan, kind: str) -> Method:
     return found
 
 
-def _run(items: list[Item], store: Store, workers: int, say: Callable[[str], None]) -> None:
+def _run(items: list[Item], store: Store, spread: Spread, say: Callable[[str], None]) -> None:
     progress = Progress(len(items), "prompts × methods", say=say)
-    for item, result in _results(items, workers):
+    for item, result in spread(items):
         store.add(result)
         done = result.samples or item.written
         problem = f", {done['error']}" if done and "error" in done else ""
         progress.advance(f"{item.task} {item.method.name} {item.job.prompt!r}{problem}")
 
 
-def _results(items: list[Item], workers: int) -> Iterator[tuple[Item, Result]]:
+def _results(workers: int, items: list[Item]) -> Iterator[tuple[Item, Result]]:
     """In the order in which they finish."""
     if workers == 1 or len(items) < 2:
         yield from ((item, do(item)) for item in items)
@@ -176,6 +191,21 @@ def _results(items: list[Item], workers: int) -> Iterator[tuple[Item, Result]]:
     threads = max(1, (os.cpu_count() or 1) // workers)
     with context.Pool(workers, initializer=_begin_worker, initargs=(threads,)) as pool:
         yield from pool.imap_unordered(_do_with_item, items)
+
+
+def _on_ray(actors: int, items: list[Item]) -> Iterator[tuple[Item, Result]]:
+    from scone.jobs.cluster import Pool
+
+    if not items:
+        return
+    gpus = 1 if (items[0].names.device or "").startswith("cuda") else 0
+    pool = Pool(actors=actors, gpus=gpus)
+    yield from pool.map(_doer, items.__getitem__, range(len(items)), ordered=False)
+
+
+def _doer() -> Callable[[Item], tuple[Item, Result]]:
+    """What an actor makes when it begins; the models come with the first item."""
+    return _do_with_item
 
 
 def _do_with_item(item: Item) -> tuple[Item, Result]:

@@ -6,6 +6,8 @@ by another, and what it had handed over is not.
 
 from __future__ import annotations
 
+import math
+import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +38,7 @@ class Pool:
 
         `make`, `read` and what they give must be picklable. `read` runs on this machine, `make()` and its calls anywhere.
         """
-        ray = _ray()
+        ray = _ray(self.actors * self.cpus)
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.execution_options.preserve_order = ordered
@@ -84,8 +86,11 @@ class _Actor:
         return {"result": pickle.dumps(result)}
 
 
-def _ray() -> Any:
-    """Ray, connected: to the cluster of RAY_ADDRESS where that is set, else to one that is started here."""
+def _ray(cpus: float) -> Any:
+    """Ray, connected: to the cluster of RAY_ADDRESS where that is set, else to one that is started here.
+
+    The latter counts enough CPUs for the actors and one for reading, whatever this machine has: Ray only counts them.
+    """
     try:
         import ray
         import ray.data
@@ -93,5 +98,6 @@ def _ray() -> Any:
     except ImportError as missing:
         raise InputError("engine 'ray' needs Ray Data: pip install 'scone[ray]'") from missing
     if not ray.is_initialized():
-        ray.init(log_to_driver=False, include_dashboard=False)
+        local = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": math.ceil(cpus) + 1}
+        ray.init(log_to_driver=False, include_dashboard=False, **local)
     return ray
