@@ -73,7 +73,7 @@ def generate_with(
     cache = model_kwargs.get("past_key_values")
     cached = cache.get_seq_length() if cache is not None else 0
     state = lm.read(input_ids[:, cached:], mask, cache)
-    shown = _streamer_of_generate()  # has the prompt already
+    shown = _given_to_generate("streamer")  # has the prompt already
     streamer = shown if streamer is None else streamer
     if streamer is not None and streamer is not shown:
         streamer.put(input_ids.cpu())
@@ -137,17 +137,17 @@ class _Collected:
             self.logits = (*self.logits, of_all(logits.to(like.device), rows, len(like)))
 
 
-def _streamer_of_generate() -> Any:
-    """The `streamer` of the call to `generate` that runs this loop, or None.
+def _given_to_generate(name: str) -> Any:
+    """An argument of the call to `generate` that runs this loop, or None.
 
-    transformers (5.22) shows its streamer the prompt but hands it to its own loops only, so that a custom loop which
-    asks nobody would leave whoever reads the streamer waiting for ever. The caller's frame is the one place that has it.
+    transformers (5.22) hands some to its own loops only. It shows its streamer the prompt, so that a custom loop which asks
+    nobody would leave whoever reads the streamer waiting for ever. The caller's frame is the one place that has them.
     """
     generate = inspect.unwrap(GenerationMixin.generate).__code__
     frame = inspect.currentframe()
     while frame is not None and frame.f_code is not generate:
         frame = frame.f_back
-    return None if frame is None else frame.f_locals.get("streamer")
+    return None if frame is None else frame.f_locals.get(name)
 
 
 class SconeLogitsProcessor(LogitsProcessor):
@@ -290,6 +290,12 @@ def _check_mode(config: Any, particles: int) -> None:
             raise InputError(f"{name} must be False where texts are written as particles, got particles={particles}")
     if config.num_beams != 1:
         raise InputError(f"num_beams must be 1 with custom_generate, got {config.num_beams}")
+    for name in ("prompt_lookup_num_tokens", "assistant_early_exit"):
+        if getattr(config, name, None) is not None:
+            raise InputError(f"{name} must be None with custom_generate, got {getattr(config, name)}")
+    assistant = _given_to_generate("assistant_model")
+    if assistant is not None:
+        raise InputError(f"assistant_model must be None with custom_generate, got {type(assistant).__name__}")
     for name in ("output_attentions", "output_hidden_states"):
         if config.return_dict_in_generate and getattr(config, name):
             raise InputError(f"{name} must be False with custom_generate, got True")

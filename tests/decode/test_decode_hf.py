@@ -178,6 +178,22 @@ def test_what_a_custom_loop_cannot_do_is_refused(engine: Scone, batch: dict) -> 
             engine.lm.generate(inputs_embeds=embeds, **how)
 
 
+@pytest.mark.parametrize("how", ["assistant_model", "prompt_lookup_num_tokens"])
+def test_assisted_generation(how: str) -> None:
+    """As a processor control writes what it writes without an assistant; as a loop it has no place for one."""
+    engine = Scone(tiny.llama(), None, Verifier(*tiny.classifier(), target="positive"), SconeConfig(min_mass=0))
+    inputs = engine.lm_tokenizer("the movie was", return_tensors="pt")
+    helper = {"assistant_model": tiny.llama(seed=5)[0]} if how == "assistant_model" else {how: 3}
+    options = {"max_new_tokens": 7, "do_sample": False}
+    alone, assisted = (
+        engine.lm.generate(**inputs, **options, **more, logits_processor=[engine.logits_processor()])
+        for more in ({}, helper)
+    )
+    assert torch.equal(alone, assisted)
+    with pytest.raises(InputError, match=f"{how} must be None with custom_generate, got "):
+        engine.lm.generate(**inputs, **options, **helper, custom_generate=engine.custom_generate)
+
+
 def test_logits_processor_checks_its_arguments(engine: Scone) -> None:
     with pytest.raises(InputError, match="max_new_tokens must be an integer of at least 1, got '3'"):
         engine.logits_processor(max_new_tokens="3")

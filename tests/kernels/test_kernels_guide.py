@@ -23,7 +23,8 @@ def test_examples_run(program):
     exec(compile(program, str(PAGE), "exec"), {})
 
 
-def test_both_worked_examples_are_there():
+def test_the_worked_examples_are_there():
     names = [section.id for section in _sections()]
     assert "An expected embedding and its dot product, in one call" in names
     assert "The sampling step of a generate loop" in names
+    assert "A reward-guided step that looks ahead" in names
