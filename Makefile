@@ -28,13 +28,16 @@ REQUIRED := $(VENV)/.required
 INSTALLED := $(VENV)/.installed
 EXTENSION_SOURCES := setup.py $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: help setup demo test mutants torture lint bench evaluate evaluate-full docs test-ray site package clean
+HUB := .venv-hub
+
+.PHONY: help setup demo test hub-test mutants torture lint bench evaluate evaluate-full docs test-ray site package clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make setup          create $(VENV), install everything, build the extension'
 	@echo 'make demo           plain against controlled text for three tasks, ends with a table (under 5 minutes)'
 	@echo 'make test           all tests'
+	@echo 'make hub-test       the folders for the kernel hub, with the library `kernels` in $(HUB)'
 	@echo 'make mutants        break the package one line at a time: every mutant has to fail its tests (long)'
 	@echo 'make torture        faults, hostile input, many threads and long runs (under 60 minutes)'
 	@echo 'make lint           ruff and mypy'
@@ -79,6 +82,16 @@ mutants: setup
 
 torture: setup
 	$(BIN)/python -m tests.torture $(TORTURE)
+
+# The library `kernels` in a venv of its own, which sees all of $(VENV): with it, transformers loads models differently.
+$(HUB)/.installed: $(INSTALLED) constraints.txt
+	@$(BIN)/python -m venv $(HUB)
+	@echo $(abspath $(VENV))/lib/python3*/site-packages > $$(echo $(HUB)/lib/python3*/site-packages)/parent.pth
+	@$(HUB)/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt 'kernels>=0.17,<0.18' tabulate
+	@touch $@
+
+hub-test: $(HUB)/.installed
+	PYTHONPATH=. $(HUB)/bin/python -m pytest tests/hub
 
 lint: setup
 	$(BIN)/ruff check .

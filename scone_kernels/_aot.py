@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import io
 import json
 import multiprocessing
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 
 # Shared memory that one block may use, in bytes.
 TARGETS = {
@@ -34,13 +37,20 @@ MODULES = ("expected_embedding", "expected_dot", "gibbs_sample", "likely_rows", 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel needs on one target: registers per thread, bytes spilled, bytes of shared memory."""
+    """What one kernel needs on one target: registers per thread, bytes spilled, bytes of shared memory.
+
+    And of its machine code, how many instructions there are of each kind that multiplies matrices, and how many global
+    loads that bring each thread so many bytes. `operands` are the types that the source multiplies matrices of.
+    """
 
     kernel: str
     target: str
     registers: int
     spills: int
     shared: int
+    matrix: dict[str, int]
+    loads: dict[str, int]
+    operands: list[str]
 
     @property
     def fits(self) -> bool:
@@ -48,19 +58,19 @@ class Resources:
         return self.spills == 0 and self.shared <= TARGETS[self.target]
 
 
-def variants() -> list:
-    """Every shipped kernel in every shipped configuration."""
-    import importlib
+def variants(target: str) -> list:
+    """Every shipped kernel in every configuration that is shipped for a target; as many for each, in the same order."""
+    return [variant for name in MODULES for variant in module_of(name).variants(target)]
 
-    found = []
-    for module in MODULES:
-        found += importlib.import_module(f".ops.{module}.kernel", __package__).variants()
-    return found
+
+def module_of(op: str) -> ModuleType:
+    """The module with the Triton kernel of an op."""
+    return importlib.import_module(f".ops.{op}.kernel", __package__)
 
 
 def compile_all(targets: Iterable[str] = TARGETS) -> list[Resources]:
     """Compile every variant for every target."""
-    return compile_jobs([(index, target) for index in range(len(variants())) for target in targets])
+    return compile_jobs([(index, target) for target in targets for index in range(len(variants(target)))])
 
 
 def compile_jobs(jobs: list[tuple[int, str]]) -> list[Resources]:
@@ -71,7 +81,7 @@ def compile_jobs(jobs: list[tuple[int, str]]) -> list[Resources]:
 
 
 def _compile_job(job: tuple[int, str]) -> Resources:
-    return compile_variant(variants()[job[0]], job[1])
+    return compile_variant(variants(job[1])[job[0]], job[1])
 
 
 def compile_variant(variant, target: str) -> Resources:
@@ -91,7 +101,7 @@ def _key(variant, target: str) -> str:
     import triton
 
     sources = [path.read_text() for path in sorted(Path(__file__).parent.glob("ops/**/*.py"))]
-    parts = [triton.__version__, target, variant.name, *sources, Path(__file__).read_text()]
+    parts = [triton.__version__, target, variant.name, str(variant), *sources, Path(__file__).read_text()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
@@ -121,7 +131,25 @@ def _compile(variant, target: str) -> Resources:
     else:
         registers = _number(r"Used (\d+) registers", log.getvalue())
         spills = _number(r"(\d+) bytes spill stores", log.getvalue())
-    return Resources(variant.name, target, registers, spills, shared)
+    code = compiled.asm["amdgcn"] if gpu.backend == "hip" else compiled.asm["sass"]
+    operands = sorted(set(re.findall(r"tt\.dot .*?: tensor<\d+x\d+x(\w+)>", compiled.asm["ttir"])))
+    return Resources(variant.name, target, registers, spills, shared, _matrix(code), _loads(code), operands)
+
+
+def _matrix(code: str) -> dict[str, int]:
+    """Instructions that multiply matrices: HMMA (Ampere), HGMMA (Hopper, of a warp group), UTCHMMA (Blackwell), v_mfma."""
+    return dict(Counter(re.findall(r"\b(HMMA|HGMMA|UTC\w*MMA|v_mfma)", code)))
+
+
+def _loads(code: str) -> dict[str, int]:
+    """Global loads by the bytes that each brings to a thread, be it to registers or to shared memory."""
+    sizes: Counter[str] = Counter()
+    for bits in re.findall(r"\bLDG(?:STS)?\.E(?:\.\w+)*?(?:\.(U8|U16|64|128))?(?=\s)", code):
+        sizes[{"U8": "1", "U16": "2", "": "4", "64": "8", "128": "16"}[bits]] += 1
+    widths = {"ubyte": "1", "ushort": "2", "dword": "4", "dwordx2": "8", "dwordx3": "12", "dwordx4": "16"}
+    for name in re.findall(r"\b(?:global|buffer)_load_(?:lds_)?(\w+?)(?=\s)", code):
+        sizes[widths.get(name, name)] += 1
+    return dict(sizes)
 
 
 def _dynamic(variant, index: int) -> bool:

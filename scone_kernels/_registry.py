@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import _backend, _extension, _ops
+from . import _backend, _extension, _gradients, _ops
 
 _library = torch.library.Library(_ops.ops.name, "FRAGMENT")
 
@@ -46,9 +46,13 @@ class Op:
         self._op = getattr(_ops.ops, name).default
 
     def __call__(self, backend: str | None, *args: Any) -> Any:
-        """Run on `backend`. The ops are not differentiable: results never require grad."""
-        if torch.is_grad_enabled():
-            args = _detached(args)
+        """Run on `backend`. The ops are not differentiable: asked for a gradient, a result says so."""
+        if not torch.is_grad_enabled():
+            return self._run(backend, args)
+        result = self._run(backend, _detached(args))
+        return result if torch.compiler.is_compiling() else _gradients.refuse(self.name, result, args)
+
+    def _run(self, backend: str | None, args: Any) -> Any:
         if backend is None:
             return self._op(*args)
         device = args[0].device  # every op has a tensor first

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .. import _backend, _noise
+from .._configs import BUCKETS, Config, Shipped
 
 ROUND_A = tl.constexpr(_noise.ROUND_A)
 ROUND_B = tl.constexpr(_noise.ROUND_B)
@@ -174,24 +175,6 @@ def gumbel(bits):
 
 
 @dataclass(frozen=True)
-class Config:
-    """A shipped configuration: block sizes and launch options.
-
-    `exact` forbids fused multiply-adds, so that the noise has the same bits as on the CPU.
-    """
-
-    blocks: Mapping[str, int]
-    num_warps: int
-    num_stages: int
-    exact: bool = False
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What Triton's compiler is told."""
-        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "enable_fp_fusion": not self.exact}
-
-
-@dataclass(frozen=True)
 class Head:
     """Where logits come from, as the kernels' first arguments have it: a weight, or ready logits `x` if there is none."""
 
@@ -268,6 +251,11 @@ class Variant:
 POINTER = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 # Of the arguments that every kernel has; inputs have the pointer of their dtype.
 TYPES = {"keep_ptr": "*u8", "scale": "fp32"} | dict.fromkeys(("sums_ptr", "top_ptr", "total_ptr"), "*fp32")
+
+
+def buckets(shipped: Shipped) -> tuple[str, ...]:
+    """Of a shipped choice the buckets that are launched differently."""
+    return BUCKETS if shipped.few is not None else BUCKETS[-1:]
 
 
 def variant(

@@ -41,10 +41,23 @@ def test_compiles_fullgraph(op):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_results_never_require_grad(op):
+def test_a_backward_says_that_there_is_none(op):
+    """Were the results constants, a loss that is made of them would quietly lack its gradient."""
     inputs = _small(op).map(lambda tensor: tensor.clone().requires_grad_())
     for backend in (None, "reference"):
-        assert not any(part.requires_grad for part in _parts(inputs.run(backend)))
+        parts = [part for part in _parts(inputs.run(backend)) if part.is_floating_point()]
+        for part in parts:
+            with pytest.raises(NotImplementedError, match=f"{op} has no gradient: call it under torch.no_grad"):
+                part.sum().backward()
+        with torch.no_grad():
+            plain = [part for part in _parts(inputs.run(backend)) if part.is_floating_point()]
+        assert parts and all(torch.equal(left, right) for left, right in zip(parts, plain, strict=True))
+        assert not any(part.requires_grad for part in plain)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_results_of_constants_are_constants(op):
+    assert not any(part.requires_grad for part in _parts(_small(op).run()))
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -9,16 +9,26 @@ from torch import Tensor
 
 from .. import _triton as common
 
-# Chosen so that nothing spills with Triton 3.5.1 to 3.9.0 (`python -m bench resources`); not timed on a GPU.
+# Not timed on a GPU: chosen from `python -m bench resources`, so that nothing spills with Triton 3.9.0. Halves: 64 rows are
+# the least that Hopper's and Blackwell's tensor cores take at once, and one warp group holds both tiles of 64 x 64. Few
+# rows wait for the weight: its tile is twice as deep and a third one is under way.
+_HALF = common.Shipped(
+    "expected_dot",
+    many=common.Config({"BLOCK_N": 64, "BLOCK_V": 64, "BLOCK_K": 64}, 4, 2),
+    few=common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_K": 128}, 4, 3),
+)
 FUSED = {
-    torch.float32: common.Config({"BLOCK_N": 64, "BLOCK_V": 32, "BLOCK_K": 32}, 4, 2),
-    torch.bfloat16: common.Config({"BLOCK_N": 64, "BLOCK_V": 64, "BLOCK_K": 64}, 4, 2),
-    torch.float16: common.Config({"BLOCK_N": 64, "BLOCK_V": 64, "BLOCK_K": 64}, 4, 2),
+    torch.float32: common.Shipped(
+        "expected_dot", many=common.Config({"BLOCK_N": 64, "BLOCK_V": 32, "BLOCK_K": 32}, 4, 2)
+    ),
+    torch.bfloat16: _HALF,
+    torch.float16: _HALF,
 }
 FROM_LOGITS = {
-    torch.float32: common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_K": 32}, 8, 1),
-    torch.bfloat16: common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_K": 64}, 8, 1),
-    torch.float16: common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_K": 64}, 8, 1),
+    dtype: common.Shipped(
+        "expected_dot_from_logits", many=common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_K": depth}, 8, 1)
+    )
+    for dtype, depth in ((torch.float32, 32), (torch.bfloat16, 64), (torch.float16, 64))
 }
 # Above this size the projections of the table are not stored: each row then projects it anew.
 MOST_PROJECTED_BYTES = 256 << 20
@@ -83,7 +93,8 @@ def _launch(head: common.Head, table: Tensor, grad: Tensor, segment: Tensor | No
     if projected:
         grad = (grad.float() @ table.float().T) if grad.dtype == torch.float32 else (grad @ table.T).float()
     configs = FROM_LOGITS if head.weight is None else FUSED
-    config = configs[torch.float32 if torch.float32 in (head.x.dtype, table.dtype) else head.x.dtype]
+    dtype = torch.float32 if torch.float32 in (head.x.dtype, table.dtype) else head.x.dtype
+    config = configs[dtype].choose(rows, dtype, table.device)
     splits, length = head.splits(config.blocks)
     sums = table.new_empty((splits, rows), dtype=torch.float32)
     top, total = torch.empty_like(sums), torch.empty_like(sums)
@@ -99,17 +110,19 @@ def _launch(head: common.Head, table: Tensor, grad: Tensor, segment: Tensor | No
     return (factor * sums).sum(0) / (factor * total).sum(0)
 
 
-def variants() -> list[common.Variant]:
-    """Everything that is shipped, for ahead-of-time compilation."""
+def variants(target: str) -> list[common.Variant]:
+    """Everything that is shipped for an architecture, for ahead-of-time compilation."""
     found = []
     for dtype, pointer in common.POINTER.items():
         for fused in (True, False):
-            config = (FUSED if fused else FROM_LOGITS)[dtype]
+            shipped = (FUSED if fused else FROM_LOGITS)[dtype]
             for projected in (True, False):
                 types = {"grad_ptr": "*fp32" if projected else pointer, "segment_ptr": "*i64"}
                 constants = {"HAS_SEGMENT": True, "PROJECTED": projected}
                 constants |= common.head_constants(fused, bias=fused, keep=True, precision="ieee")
                 form = "per sequence" if projected else "per row"
-                name = f"expected_dot{'' if fused else '_from_logits'} {form} {pointer[1:]}"
-                found.append(common.variant(name, expected_dot_kernel, pointer, types, constants, config))
+                for bucket in common.buckets(shipped):
+                    name = f"expected_dot{'' if fused else '_from_logits'} {form} {pointer[1:]} {bucket}"
+                    config = shipped.of(bucket, dtype, (target,))
+                    found.append(common.variant(name, expected_dot_kernel, pointer, types, constants, config))
     return found

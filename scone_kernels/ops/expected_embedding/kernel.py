@@ -9,11 +9,21 @@ from torch import Tensor
 
 from .. import _triton as common
 
-# Chosen so that nothing spills with Triton 3.5.1 to 3.9.0 (`python -m bench resources`); not timed on a GPU.
+# Not timed on a GPU: chosen from `python -m bench resources`, so that nothing spills with Triton 3.9.0. float32 multiplies
+# without tensor cores, unless TF32 is allowed, and what it has in registers limits it. Halves: the accumulator (BLOCK_N,
+# BLOCK_D) is what fills registers, 64 rows are the least that Hopper's and Blackwell's tensor cores take at once, and three
+# stages of 64 columns hide a load behind two products. Few rows need no second half of the accumulator: half the warps.
+_HALF = common.Shipped(
+    "expected_embedding",
+    many=common.Config({"BLOCK_N": 64, "BLOCK_V": 32, "BLOCK_H": 64, "BLOCK_D": 256}, 8, 3),
+    few=common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_H": 64, "BLOCK_D": 256}, 4, 3),
+)
 CONFIGS = {
-    torch.float32: common.Config({"BLOCK_N": 32, "BLOCK_V": 32, "BLOCK_H": 32, "BLOCK_D": 256}, 8, 2),
-    torch.bfloat16: common.Config({"BLOCK_N": 64, "BLOCK_V": 32, "BLOCK_H": 64, "BLOCK_D": 256}, 8, 3),
-    torch.float16: common.Config({"BLOCK_N": 64, "BLOCK_V": 32, "BLOCK_H": 64, "BLOCK_D": 256}, 8, 3),
+    torch.float32: common.Shipped(
+        "expected_embedding", many=common.Config({"BLOCK_N": 32, "BLOCK_V": 32, "BLOCK_H": 32, "BLOCK_D": 256}, 8, 2)
+    ),
+    torch.bfloat16: _HALF,
+    torch.float16: _HALF,
 }
 
 
@@ -60,7 +70,8 @@ def _launch(head: common.Head, table: Tensor, temperature: float) -> Tensor:
     rows, (vocabulary, width) = head.rows, table.shape
     if rows == 0 or width == 0:
         return table.new_empty((rows, width), dtype=torch.float32)
-    config = CONFIGS[torch.float32 if torch.float32 in (head.x.dtype, table.dtype) else head.x.dtype]
+    dtype = torch.float32 if torch.float32 in (head.x.dtype, table.dtype) else head.x.dtype
+    config = CONFIGS[dtype].choose(rows, dtype, table.device)
     splits, length = head.splits(config.blocks)
     sums = table.new_empty((splits, rows, width), dtype=torch.float32)
     top = table.new_empty((splits, rows), dtype=torch.float32)
@@ -76,13 +87,15 @@ def _launch(head: common.Head, table: Tensor, temperature: float) -> Tensor:
     return torch.einsum("sn,snd->nd", factor, sums) / (factor * total).sum(0)[:, None]
 
 
-def variants() -> list[common.Variant]:
-    """Everything that is shipped, for ahead-of-time compilation."""
+def variants(target: str) -> list[common.Variant]:
+    """Everything that is shipped for an architecture, for ahead-of-time compilation."""
     found = []
-    for dtype, config in CONFIGS.items():
+    for dtype, shipped in CONFIGS.items():
         pointer = common.POINTER[dtype]
         for fused in (True, False):
             constants = common.head_constants(fused, bias=fused, keep=True, precision="ieee")
-            name = f"expected_embedding{'' if fused else '_from_logits'} {pointer[1:]}"
-            found.append(common.variant(name, expected_embedding_kernel, pointer, {}, constants, config))
+            for bucket in common.buckets(shipped):
+                name = f"expected_embedding{'' if fused else '_from_logits'} {pointer[1:]} {bucket}"
+                config = shipped.of(bucket, dtype, (target,))
+                found.append(common.variant(name, expected_embedding_kernel, pointer, {}, constants, config))
     return found

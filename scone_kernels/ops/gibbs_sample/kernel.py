@@ -11,13 +11,28 @@ from torch import Tensor
 
 from .. import _triton as common
 
-# Chosen so that nothing spills with Triton 3.5.1 to 3.9.0 (`python -m bench resources`); not timed on a GPU.
+# Not timed on a GPU: chosen from `python -m bench resources`, so that nothing spills with Triton 3.9.0. Philox needs a dozen
+# registers for every element of a tile, so that 32 rows and 64 tokens fill a thread's 255. Few rows leave room for a deeper
+# tile of the weight, which is what they wait for.
+_HALF = common.Shipped(
+    "gibbs_sample",
+    many=common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_H": 32}, 4, 3, exact=True),
+    few=common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_H": 64}, 4, 3, exact=True),
+)
 FUSED = {
-    torch.float32: common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_H": 32}, 8, 2, exact=True),
-    torch.bfloat16: common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_H": 32}, 4, 3, exact=True),
-    torch.float16: common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_H": 32}, 4, 3, exact=True),
+    torch.float32: common.Shipped(
+        "gibbs_sample", many=common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_H": 32}, 8, 2, exact=True)
+    ),
+    torch.bfloat16: _HALF,
+    torch.float16: _HALF,
 }
-FROM_LOGITS = dict.fromkeys(FUSED, common.Config({"BLOCK_N": 16, "BLOCK_V": 32, "BLOCK_H": 16}, 4, 1, exact=True))
+FROM_LOGITS = dict.fromkeys(
+    FUSED,
+    common.Shipped(
+        "gibbs_sample_from_logits",
+        many=common.Config({"BLOCK_N": 16, "BLOCK_V": 32, "BLOCK_H": 16}, 4, 1, exact=True),
+    ),
+)
 
 
 @triton.jit
@@ -75,7 +90,7 @@ def _launch(head: common.Head, temperature: float, seed: Tensor, counter: Tensor
     x, rows = head.x, head.rows
     if rows == 0:
         return x.new_empty((0,), dtype=torch.int64), x.new_empty((0,), dtype=torch.float32)
-    config = (FROM_LOGITS if head.weight is None else FUSED)[x.dtype]
+    config = (FROM_LOGITS if head.weight is None else FUSED)[x.dtype].choose(rows, x.dtype, x.device)
     splits, length = head.splits(config.blocks)
     best = x.new_empty((splits, rows), dtype=torch.float32)
     score, top, total = torch.empty_like(best), torch.empty_like(best), torch.empty_like(best)
@@ -96,15 +111,17 @@ def _launch(head: common.Head, temperature: float, seed: Tensor, counter: Tensor
     return torch.where(good, token.gather(0, winner)[0], -1), torch.where(good, logprob, math.nan)
 
 
-def variants() -> list[common.Variant]:
-    """Everything that is shipped, for ahead-of-time compilation."""
+def variants(target: str) -> list[common.Variant]:
+    """Everything that is shipped for an architecture, for ahead-of-time compilation."""
     types = dict.fromkeys(("seed_ptr", "counter_ptr", "token_ptr"), "*i64")
     types |= dict.fromkeys(("best_ptr", "score_ptr"), "*fp32")
     found = []
     for dtype, pointer in common.POINTER.items():
         for fused in (True, False):
-            config = (FUSED if fused else FROM_LOGITS)[dtype]
+            shipped = (FUSED if fused else FROM_LOGITS)[dtype]
             constants = common.head_constants(fused, bias=fused, keep=True, precision="ieee")
-            name = f"gibbs_sample{'' if fused else '_from_logits'} {pointer[1:]}"
-            found.append(common.variant(name, gibbs_sample_kernel, pointer, types, constants, config))
+            for bucket in common.buckets(shipped):
+                name = f"gibbs_sample{'' if fused else '_from_logits'} {pointer[1:]} {bucket}"
+                config = shipped.of(bucket, dtype, (target,))
+                found.append(common.variant(name, gibbs_sample_kernel, pointer, types, constants, config))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -13,9 +14,26 @@ from torch import Tensor
 from ... import _head
 from .. import _triton as common
 
-# Chosen so that nothing spills with Triton 3.9.0 (`python -m bench resources`); not timed on a GPU.
-FUSED = common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_H": 32}, 8, 2)
-FROM_LOGITS = common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_H": 16}, 4, 1)
+# Not timed on a GPU: chosen from `python -m bench resources`, so that nothing spills with Triton 3.9.0. 64 columns of
+# halves and no more warps than a tile has rows of 16 bytes make the loads as wide as they can be. A lookahead asks for a few
+# rows at a time, which wait for the weight: three tiles of it are under way. 32 rows share what is read of it:
+# with 64, Ampere spills. Hopper and Blackwell take 64 rows (configs/), whose product is then one of their tensor cores.
+_HALF = common.Shipped(
+    "likely_rows",
+    many=common.Config({"BLOCK_N": 32, "BLOCK_V": 64, "BLOCK_H": 64}, 4, 3),
+    few=common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_H": 64}, 4, 3),
+)
+FUSED = {
+    torch.float32: common.Shipped(
+        "likely_rows", many=common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_H": 32}, 8, 2)
+    ),
+    torch.bfloat16: _HALF,
+    torch.float16: _HALF,
+}
+FROM_LOGITS = dict.fromkeys(
+    FUSED,
+    common.Shipped("likely_rows_from_logits", many=common.Config({"BLOCK_N": 16, "BLOCK_V": 64, "BLOCK_H": 16}, 4, 1)),
+)
 MERGE = common.Config({}, 4, 1, exact=True)
 MEAN = common.Config({"BLOCK_D": 256}, 4, 1)
 NO_TOKEN = tl.constexpr(2**31 - 1)
@@ -151,7 +169,7 @@ def _launch(
     drawn = None if seed is None else x.new_empty((rows,), dtype=torch.int64)
     means = [x.new_empty((rows, table.shape[1]), dtype=torch.float32) for table in tables]
     if rows > 0:
-        config = FROM_LOGITS if head.weight is None else FUSED
+        config = (FROM_LOGITS if head.weight is None else FUSED)[x.dtype].choose(rows, x.dtype, x.device)
         splits, length = head.splits(config.blocks)
         block_k = max(16, triton.next_power_of_2(among))
         score = x.new_empty((rows, splits, among), dtype=torch.float32)
@@ -189,17 +207,18 @@ def _launch(
     return [likely, log_p, inside, *([] if drawn is None else [drawn]), *means]
 
 
-def variants() -> list[common.Variant]:
-    """Everything that is shipped, for ahead-of-time compilation."""
+def variants(target: str) -> list[common.Variant]:
+    """Everything that is shipped for an architecture, for ahead-of-time compilation."""
     types = dict.fromkeys(("seed_ptr", "counter_ptr", "likely_ptr", "drawn_ptr"), "*i64") | {"token_ptr": "*i32"}
     types |= dict.fromkeys(("score_ptr", "set_ptr", "log_p_ptr", "mean_ptr"), "*fp32") | {"log_min_p": "fp32"}
     found = []
-    for pointer in common.POINTER.values():
+    for dtype, pointer in common.POINTER.items():
         for fused in (True, False):
-            for most in (16, 64):
-                config = FUSED if fused else FROM_LOGITS
+            shipped = (FUSED if fused else FROM_LOGITS)[dtype]
+            for most, bucket in itertools.product((16, 64), common.buckets(shipped)):
+                config = shipped.of(bucket, dtype, (target,))
                 constants = common.head_constants(fused, bias=fused, keep=True, precision="ieee") | {"BLOCK_K": most}
-                name = f"likely_rows{'' if fused else '_from_logits'} of {most} {pointer[1:]}"
+                name = f"likely_rows{'' if fused else '_from_logits'} of {most} {pointer[1:]} {bucket}"
                 found.append(common.variant(name, likely_in_range_kernel, pointer, types, constants, config))
         name = f"likely_rows mean {pointer[1:]}"
         found.append(common.variant(name, mean_rows_kernel, pointer, types, {}, MEAN))

@@ -64,8 +64,8 @@ def launch(score: Tensor, grad: Tensor, expected: Tensor, anchor: Tensor, segmen
     return out
 
 
-def variants() -> list[common.Variant]:
-    """Everything that is shipped, for ahead-of-time compilation."""
+def variants(target: str) -> list[common.Variant]:
+    """Everything that is shipped for an architecture, for ahead-of-time compilation."""
     types = {"order_ptr": "*i64", "start_ptr": "*i64", "out_ptr": "*fp32"}
     found = []
     for pointer in common.POINTER.values():
