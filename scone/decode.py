@@ -251,7 +251,7 @@ class Scone:
         check_sampling(logits_processor)
         loop = self.loop(processors=logits_processor)
         texts = self.open([prompt], max_new_tokens=max_new_tokens, seed=seed)
-        decision = loop.decide(texts, prefill(self.parts.lm, texts), max_new_tokens - 1)
+        decision = loop.decide(texts, prefill(self.parts.lm, texts), max_new_tokens - 1).on_host()
         return decision.step(0, None, loop.timer.take(), loop.writer)
 
     def value(self, prefixes: Prefix | Iterable[Prefix], *, max_new_tokens: int = 25, seed: int = 0) -> Tensor:

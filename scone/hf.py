@@ -19,7 +19,7 @@ from transformers.generation import GenerateDecoderOnlyOutput, GenerationMixin
 
 from scone.errors import InputError
 from scone.failure import watched
-from scone.lm import CausalLM, LMState
+from scone.lm import CausalLM, LMState, sent
 from scone.lookahead.parts import LM_STATES
 from scone.loop import Decision, Loop, commit, prefill
 from scone.particles import Population
@@ -131,7 +131,7 @@ class _Collected:
         if self.scores is not None:
             scores = torch.full((len(like), self._vocabulary), -torch.inf, device=like.device)
             scores[:, self._pad] = 0
-            scores[rows] = _spread(decision.candidates.tokens, decision.log_p_star, scores[rows])
+            scores[rows] = _spread(decision.candidates.on_device.tokens, decision.log_p_star, scores[rows])
             self.scores = (*self.scores, scores)
         if self.logits is not None:
             self.logits = (*self.logits, of_all(logits.to(like.device), rows, len(like)))
@@ -187,7 +187,7 @@ class SconeLogitsProcessor(LogitsProcessor):
             remaining = _FAR if self.max_new_tokens is None else self.max_new_tokens - len(living[0].new_ids) - 1
             remaining = max(0, remaining)
             decision = self._loop.weigh(living, scores[alive].float(), state, remaining)
-            result[alive] = _spread(decision.candidates.tokens, decision.log_p_star, scores[alive])
+            result[alive] = _spread(decision.candidates.on_device.tokens, decision.log_p_star, scores[alive])
             self._last = _Seen(input_ids, texts, alive, decision, state, remaining)
         return result  # type: ignore[return-value]
 
@@ -258,7 +258,7 @@ def open_texts(lm: CausalLM, input_ids: Tensor, mask: Tensor, seed: int) -> list
 def _spread(tokens: Tensor, log_p_star: Tensor, like: Tensor) -> Tensor:
     """(B, V) scores: log p* at the candidates and -inf elsewhere."""
     spread = torch.full_like(like, -torch.inf)
-    return spread.scatter(1, tokens.to(like.device), log_p_star.to(like.device, like.dtype))
+    return spread.scatter(1, sent(tokens, like.device), sent(log_p_star, like.device).to(like.dtype))
 
 
 def _nth(input_ids: Tensor, b: int) -> int:

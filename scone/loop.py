@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from scone.config import SconeConfig
 from scone.failure import Room
-from scone.lm import Candidates, CausalLM, LMState, choose, propose
+from scone.lm import Candidates, CausalLM, LMState, choose, fetched, propose, sent
 from scone.lookahead import Answer, Lookahead, Parts, Query
 from scone.output import Cost, Future, Step, Timer
 from scone.particles import Population
@@ -35,7 +35,7 @@ class Judged:
     {}
     """
 
-    q: Tensor  # (terms, B, K)
+    q: Tensor  # (terms, B, K), where the candidates were found
     known: Tensor  # (B, K) bool, False where q is only the mean of the others'
     cost: Cost = Cost()
     place: Mapping[tuple[int, int], int] = field(default_factory=dict)  # (text, candidate) -> row of what follows
@@ -51,13 +51,28 @@ class Judged:
 
 @dataclass(frozen=True)
 class Decision:
-    """One step for B texts, before a token is taken."""
+    """One step for B texts: q and p* are where the LM's logits are, until a token is taken."""
 
     candidates: Candidates
     judged: Judged
     q: Tensor  # (B, K) product over the verifier's terms, each to its strength
     log_p_star: Tensor  # (B, K)
-    hopeless: Tensor  # (B,) bool: q was judged, and is no more than epsilon for any candidate
+    epsilon: float  # a q of no more than this is none
+
+    @property
+    def hopeless(self) -> Tensor:
+        """(B,) bool: q was judged, and is none for any candidate; asked of a decision on the CPU."""
+        q = self.q.masked_fill(self.candidates.log_p.isneginf(), 0)
+        return self.judged.seen & (q <= self.epsilon).all(-1)
+
+    def with_choice(self, chosen: Tensor) -> tuple[Decision, list[int]]:
+        """The decision on the CPU, and what was taken (B,): one wait for both."""
+        q, log_p_star, chosen = fetched(self.q, self.log_p_star, chosen)
+        return replace(self, q=q, log_p_star=log_p_star), chosen.tolist()
+
+    def on_host(self) -> Decision:
+        """The decision on the CPU."""
+        return self.with_choice(torch.zeros(0))[0]
 
     def step(self, b: int, chosen: int | None, seconds: dict[str, float], writer: Writer, end: int = 0) -> Step:
         """The record of one text's step, without the places that hold no candidate."""
@@ -118,7 +133,7 @@ class Loop:
             remaining = max_new_tokens - i - 1
             decision = self.decide(texts, state, remaining)
             with self.timer("sample"):
-                chosen = self.choose(texts, decision)
+                decision, chosen = decision.with_choice(self.choose(texts, decision))
             for b, (text, k) in enumerate(zip(texts, chosen)):
                 self.take(text, decision, b, int(decision.candidates.tokens[b, k]), remaining)
             if self.population is not None:
@@ -151,7 +166,10 @@ class Loop:
         return self.weigh(texts, logits, state, remaining)
 
     def weigh(self, texts: Sequence[Text], logits: Tensor, state: LMState | None, remaining: int) -> Decision:
-        """Algorithm 1 from logits (B, V); without strength nothing is judged and p* is p."""
+        """Algorithm 1 from logits (B, V); without strength nothing is judged and p* is p.
+
+        The host waits for the candidates; what is made of them stays where the logits are.
+        """
         config, terms = self.config, self.parts.verifier.terms
         with self.timer("propose"):
             candidates = propose(
@@ -159,30 +177,29 @@ class Loop:
             )
         strengths = [term.strength for term in terms]
         if config.strength == 0 or not any(strengths):
-            q = torch.ones(len(terms), *candidates.tokens.shape)
-            judged = Judged(q, torch.zeros_like(q[0], dtype=torch.bool))
+            q = torch.ones(len(terms), *candidates.tokens.shape, device=candidates.on_device.tokens.device)
+            judged = Judged(q, torch.zeros(candidates.tokens.shape, dtype=torch.bool))
         else:
             judged = judge(self, texts, candidates, state, remaining)
         with self.timer("reweigh"):
             log_p_star = reweigh(
-                candidates.log_p, judged.q, config.reweigh, strength=config.strength, strengths=strengths,
+                candidates.on_device.log_p, judged.q, config.reweigh, strength=config.strength, strengths=strengths,
                 epsilon=config.epsilon, samples=self.lookahead.samples,
             )  # fmt: skip
             q = all_hold(judged.q, strengths) if len(terms) > 1 else judged.q[0]
-        hopeless = judged.seen & (q.masked_fill(candidates.log_p.isneginf(), 0) <= config.epsilon).all(-1)
-        return Decision(candidates, judged, q, log_p_star, hopeless)
+        return Decision(candidates, judged, q, log_p_star, config.epsilon)
 
-    def choose(self, texts: Sequence[Text], decision: Decision) -> list[int]:
-        """The candidate that each text takes."""
+    def choose(self, texts: Sequence[Text], decision: Decision) -> Tensor:
+        """The candidate that each text takes: (B,), where the decision is."""
         if not self.do_sample:
-            return decision.log_p_star.argmax(-1).tolist()
+            return decision.log_p_star.argmax(-1)
         return choose(
-            decision.candidates.tokens,
+            decision.candidates.on_device.tokens,
             decision.log_p_star,
             vocabulary=self.parts.lm.vocabulary,
             seeds=[token_seed(text.seed) for text in texts],
             step=len(texts[0].new_ids),
-        ).tolist()
+        )
 
     def take(self, text: Text, decision: Decision, b: int, token: int, remaining: int) -> None:
         """Add a token to text b of a decision, with what the lookahead carries on for it."""
@@ -237,7 +254,6 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
     A text whose choice is settled (a single candidate above `min_mass`) is not judged at all.
     """
     parts, window, timer = loop.parts, loop.config.context_window, loop.timer
-    q = torch.full((len(parts.verifier.terms), *candidates.tokens.shape), torch.nan)
     ahead: list[tuple[int, int]] = []
     exact: list[tuple[int, int]] = []
     written: dict[tuple[int, int], str] = {}
@@ -252,13 +268,14 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
                 continuation, ended = loop.writer.continuation(text, int(candidates.tokens[b, k]))
                 (exact if ended or remaining == 0 else ahead).append((b, k))
                 written[b, k] = (text.context + continuation)[begin:]
+    found: list[Tensor] = []  # (terms, n) each
     if exact:
         with timer("verify"):
             of_exact = [written[pair] for pair in exact]
-            scores = loop.room.spread("texts", len(exact), lambda rows: parts.score(of_exact[rows.start : rows.stop]))
-            q[:, [b for b, _ in exact], [k for _, k in exact]] = torch.cat(scores, 1)
+            found += loop.room.spread("texts", len(exact), lambda rows: parts.score(of_exact[rows.start : rows.stop]))
     if not ahead:
-        return Judged(*_filled(q, candidates), Cost(verifier_rows=len(exact) * len(parts.verifier.leaves)))
+        filled = _filled(found, exact, candidates, len(parts.verifier.terms))
+        return Judged(*filled, Cost(verifier_rows=len(exact) * len(parts.verifier.leaves)))
 
     def ask(rows: range) -> tuple[Answer, Query]:
         some = ahead[rows.start : rows.stop]
@@ -276,7 +293,7 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
         return loop.lookahead.judge(query), query
 
     answers, queries = zip(*loop.room.spread("candidates", len(ahead), ask))
-    q[:, [b for b, _ in ahead], [k for _, k in ahead]] = torch.cat([answer.q for answer in answers], 1)
+    found += [answer.q for answer in answers]
     cost = sum((answer.cost for answer in answers), Cost(verifier_rows=len(exact) * len(parts.verifier.leaves)))
     read = [query for query in queries if query.was_read is not None]
     cost += Cost(lm_rows=sum(len(query.written) for query in read), lm_passes=len(read))
@@ -284,7 +301,8 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
     place = {pair: row for row, pair in enumerate(ahead)}
     after = queries[0].was_read if len(queries) == 1 else None  # in parts, the LM reads the one that is taken once more
     futures = [own for query in queries for own in query.futures or ()]
-    return Judged(*_filled(q, candidates), cost, place, carried, after, futures)
+    filled = _filled(found, [*exact, *ahead], candidates, len(parts.verifier.terms))
+    return Judged(*filled, cost, place, carried, after, futures)
 
 
 def _begin(text: Text, lm: CausalLM, window: int | None) -> int:
@@ -296,10 +314,23 @@ def _begin(text: Text, lm: CausalLM, window: int | None) -> int:
     return max(0, len(text.text) - len(kept))
 
 
-def _filled(q: Tensor, candidates: Candidates) -> tuple[Tensor, Tensor]:
-    """q with the mean over the judged candidates, by probability, where one was not judged; and (B, K) which were."""
+def _filled(
+    found: Sequence[Tensor], pairs: Sequence[tuple[int, int]], candidates: Candidates, terms: int
+) -> tuple[Tensor, Tensor]:
+    """q (terms, B, K) where the candidates are, and which were judged (B, K), on the CPU.
+
+    found: q (terms, n) of the (text, candidate) pairs. The others have the mean of their text's, by probability.
+    """
+    near = candidates.on_device
+    q = torch.full((terms, *near.tokens.shape), torch.nan, device=near.tokens.device)
+    known = torch.zeros(near.tokens.shape, dtype=torch.bool)
+    if pairs:
+        text, k = torch.tensor(pairs).unbind(1)
+        known[text, k] = True
+        values = torch.cat([part.to(q.device) for part in found], 1)
+        q = q.flatten(1).index_copy(1, sent(text * q.shape[2] + k, q.device), values).view_as(q)
     judged = ~q.isnan()
-    weight = candidates.share * judged
+    weight = near.share * judged
     mean = (weight * q.nan_to_num()).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(min=1e-30)
     mean = torch.where(judged.any(-1, keepdim=True), mean, 1.0)
-    return torch.where(judged, q, mean), judged[0]
+    return torch.where(judged, q, mean), known

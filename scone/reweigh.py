@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from scone.lm import sent
+
 __all__ = ["RULES", "all_hold", "reweigh"]
 
 RULES = ("odds", "bayes", "softmax", "logit")
@@ -18,7 +20,7 @@ def all_hold(q: Tensor, strengths: Sequence[float]) -> Tensor:
     >>> all_hold(torch.tensor([[[0.9]], [[0.5]]]), strengths=(1.0, 2.0))
     tensor([[0.2250]])
     """
-    return (q.clamp(min=0) ** torch.tensor(strengths)[:, None, None]).prod(0)
+    return (q.clamp(min=0) ** sent(list(strengths), q.device)[:, None, None]).prod(0)
 
 
 def reweigh(
@@ -39,7 +41,7 @@ def reweigh(
     >>> reweigh(even, torch.tensor([[[0.2, 0.8]]]), "bayes", strength=1).exp()
     tensor([[0.2000, 0.8000]])
     """
-    weights = strength * torch.tensor(strengths)[:, None, None]
+    weights = strength * sent(list(strengths), q.device)[:, None, None]
     if rule == "odds":
         # The odds of all terms together: one that is as good as certain does not outweigh one that is in doubt.
         together = all_hold(q, [own / (max(strengths) or 1) for own in strengths])

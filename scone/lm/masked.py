@@ -12,9 +12,10 @@ from torch import Tensor
 import scone_kernels as kernels
 from scone.blame import blamed
 from scone.errors import ModelError
-from scone.lm.model import check_finite
+from scone.lm.masks import attention_mask
 from scone.lm.tables import place_of, rows_of
 from scone.lm.tokens import drawable, position_limit, special_frame
+from scone.lm.transfer import check_finite, sent
 from scone_kernels.inference import Accelerated, accelerate, untouched
 
 __all__ = ["Head", "MaskedLM", "split_head"]
@@ -138,7 +139,7 @@ class MaskedLM:
         """(V,) bool: the tokens that may be drawn."""
         rows, device = rows_of(self.model), self.device
         if self._drawable is None or len(self._drawable) != rows or self._drawable.device != device:
-            self._drawable = drawable(self.tokenizer, rows).to(device)
+            self._drawable = sent(drawable(self.tokenizer, rows), device)
         return self._drawable
 
     @property
@@ -166,7 +167,7 @@ class MaskedLM:
     @torch.no_grad()
     def hidden(self, ids: Tensor, mask: Tensor, row: Tensor, col: Tensor) -> Tensor:
         """Head inputs at the positions (row, col) of ids (R, T): (N, H), or (N, V) logits for an unknown family."""
-        batch: dict[str, Any] = {"input_ids": ids, "attention_mask": mask.long()}
+        batch: dict[str, Any] = {"input_ids": ids, "attention_mask": attention_mask(self.model, mask, ids.shape[1])}
         head = self.head
         with blamed(f"the masked LM {self.name}"):
             if head.weight is None:

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 
 from scone.blame import blamed
-from scone.errors import InputError, ModelError, NumericalError
+from scone.errors import InputError, ModelError
+from scone.lm.masks import attention_mask
 from scone.lm.tables import Embeddings, place_of, rows_of
 from scone.lm.tokens import special_frame
+from scone.lm.transfer import check_finite, fetched, sent
 from scone_kernels import LikelyRows, likely_rows, likely_rows_from_logits
 from scone_kernels.inference import accelerate
 
-__all__ = ["CausalLM", "LMState", "check_finite"]
+__all__ = ["CausalLM", "LMState"]
 
 _OVERLAP = 16  # tokens decoded with those that are added, so that spaces and split characters come out right
 
@@ -40,6 +42,7 @@ class LMState:
     ready: Tensor | None  # (B, V) float32 logits, or None where only `hidden` is known so far
     hidden: Tensor | None = None  # (B, H) what the head makes the logits of
     head: Callable[[Tensor], Tensor] | None = None
+    pads: tuple[int, ...] | None = None  # (B,) how many zeros the mask has in each row, where the host knows
 
     @cached_property
     def logits(self) -> Tensor:
@@ -138,9 +141,9 @@ class CausalLM:
         """Run the prompts through the LM, padded on the left to the longest."""
         width = max(map(len, prompts))
         pad = next(iter(self.stop_ids), 0)
-        ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=self.device)
-        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=self.device)
-        return self.read(ids, mask, None)
+        ids = sent([[pad] * (width - len(p)) + list(p) for p in prompts], self.device)
+        mask = sent([[0] * (width - len(p)) + [1] * len(p) for p in prompts], self.device)
+        return self.read(ids, mask, None, pads=tuple(width - len(p) for p in prompts))
 
     def step(self, state: LMState, tokens: Tensor, *, headless: bool = False) -> LMState:
         """The state after one more token for each text; tokens: (B,), or input embeddings (B, H).
@@ -148,23 +151,30 @@ class CausalLM:
         The given state's cache grows: fork it first. `headless`: make logits only when they are asked for.
         """
         mask = torch.cat([state.mask, state.mask.new_ones(len(tokens), 1)], dim=1)
-        return self.read(tokens.to(self.device)[:, None], mask, state.cache, headless=headless)
+        return self.read(sent(tokens, self.device)[:, None], mask, state.cache, headless=headless, pads=state.pads)
 
     def select(self, state: LMState, rows: Tensor) -> LMState:
-        """The state of some rows, in that order and perhaps several times; the given state stays as it was."""
-        if torch.equal(rows.cpu(), torch.arange(len(state.mask))):
+        """The state of some rows, in that order and perhaps several times; the given state stays as it was.
+
+        rows: on the CPU, so that nobody waits for them
+        """
+        wanted = rows.tolist()
+        if wanted == list(range(len(state.mask))):
             return replace(state, cache=_fork_cache(state.cache))
-        rows = rows.to(self.device)
+        rows = sent(rows, self.device)
         cache, mask = _select_cache(state.cache, rows), state.mask[rows]
+        pads = None if state.pads is None else tuple(state.pads[row] for row in wanted)
         if state.hidden is not None:
-            return LMState(cache, mask, None, state.hidden[rows], state.head)
-        return LMState(cache, mask, state.logits[rows])
+            return LMState(cache, mask, None, _rows_of(state.hidden, rows), state.head, pads)
+        return LMState(cache, mask, _rows_of(state.logits, rows), pads=pads)
 
     def join(self, first: LMState, second: LMState, order: Sequence[int]) -> LMState:
         """The rows of two states that have read equally many tokens, in the order given."""
-        rows = torch.tensor(list(order), device=self.device)
+        rows = sent(list(order), self.device)
         cache, mask = _join_caches(first.cache, second.cache, rows), torch.cat([first.mask, second.mask])[rows]
-        return LMState(cache, mask, torch.cat([first.logits, second.logits])[rows])
+        known = first.pads is not None and second.pads is not None
+        pads = tuple((*(first.pads or ()), *(second.pads or ()))[row] for row in order) if known else None
+        return LMState(cache, mask, _rows_of(torch.cat([first.logits, second.logits]), rows), pads=pads)
 
     @torch.no_grad()
     def rollout(self, state: LMState, length: int, draw: Callable[[Tensor, int], Tensor]) -> list[list[int]]:
@@ -172,7 +182,7 @@ class CausalLM:
 
         The cache grows: fork it first.
         """
-        stops = torch.tensor(sorted(self.stop_ids), device=self.device)
+        stops = sent(sorted(self.stop_ids), self.device)
         drawn: list[Tensor] = []
         alive = torch.ones(len(state.mask), dtype=torch.bool, device=self.device)
         for i in range(length):
@@ -180,9 +190,11 @@ class CausalLM:
             tokens = draw(state.logits, i).to(self.device)
             alive = alive & ~torch.isin(tokens, stops)
             drawn.append(torch.where(alive, tokens, -1))
-            if not alive.any():
+            if self.device.type == "cpu" and not alive.any():
                 break
-        return [[t for t in row if t >= 0] for row in torch.stack(drawn, 1).tolist()] if drawn else [[] for _ in alive]
+        if not drawn:
+            return [[] for _ in alive]
+        return [[t for t in row if t >= 0] for row in fetched(torch.stack(drawn, 1))[0].tolist()]
 
     @torch.no_grad()
     def anticipate(
@@ -230,8 +242,10 @@ class CausalLM:
         `goes_on`: without the tokens that end the text. Through the head once, without logits, where those are not made.
         """
         options: dict[str, Any] = {"among": among, "min_p": min_p, "seed": seed, "counter": counter}
-        options["keep"] = self._keep(state.mask.device) if goes_on else None
-        device = state.mask.device if state.hidden is None else state.hidden.device
+        device = state.logits.device if state.hidden is None else state.hidden.device
+        options["keep"] = self._keep(device) if goes_on else None
+        if seed is not None:
+            options["seed"] = sent(seed, device)
         near = [self._of_vocabulary(table, device) for table in tables]
         if state.hidden is None or "logits" in vars(state):
             return likely_rows_from_logits(state.logits, near, **options)
@@ -243,7 +257,7 @@ class CausalLM:
         if self._going is None or self._going.device != device or len(self._going) != self.vocabulary:
             keep = torch.ones(self.vocabulary, dtype=torch.bool)
             keep[[i for i in self.stop_ids if i < len(keep)]] = False
-            self._going = keep.to(device)
+            self._going = sent(keep, device)
         return self._going
 
     def _of_vocabulary(self, table: Tensor, device: torch.device) -> Tensor:
@@ -254,51 +268,43 @@ class CausalLM:
         return table.detach()[:rows].to(device)
 
     @torch.no_grad()
-    def read(self, ids: Tensor, mask: Tensor, cache: Any, *, headless: bool = False) -> LMState:
+    def read(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        cache: Any,
+        *,
+        headless: bool = False,
+        pads: tuple[int, ...] | None = None,
+    ) -> LMState:
         """Run ids (B, n) that follow what the cache holds; mask: (B, all tokens so far). The cache grows in place.
 
         Input embeddings (B, n, H) may take the place of ids. `headless`: make logits only when they are asked for.
+        `pads`: how many zeros each row of the mask has; without it the mask is looked at.
         """
-        ids, mask = ids.to(self.device), mask.to(self.device)
-        padded = not bool(mask.all())
+        ids, mask = sent(ids, self.device), sent(mask, self.device)
+        pads = tuple((mask == 0).sum(1).tolist()) if pads is None else pads
+        padded = any(pads)
         kwargs: dict[str, Any] = dict(self._extra)
         source = f"the causal LM {self.name}"
         kwargs["inputs_embeds" if ids.is_floating_point() else "input_ids"] = ids
         if padded:
-            kwargs["attention_mask"] = mask
+            kwargs["attention_mask"] = mask if ids.shape[1] > 1 else attention_mask(self.model, mask, 1)
         if padded and self._accepts_positions:
             kwargs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         if headless and self._fast.gives_hidden:
             with blamed(source):
                 hidden, grown = self._fast.hidden(past_key_values=cache, use_cache=True, **kwargs)
+            hidden = hidden.to(self._fast.head[0].device)
             check_finite(hidden, source)
-            return LMState(grown, mask, None, hidden, self._fast.logits)
+            return LMState(grown, mask, None, hidden, self._fast.logits, pads)
         with blamed(source):
             out = self._fast(past_key_values=cache, use_cache=True, **kwargs)
         logits = out.logits[:, -1].float()
         check_finite(logits, source, allow_infinite=True)
         if getattr(out, "past_key_values", None) is None:
             raise ModelError(f"lm must return past_key_values, got none from {self.name}")
-        return LMState(out.past_key_values, mask, logits)
-
-
-def check_finite(x: Tensor, source: str, *, allow_infinite: bool = False) -> None:
-    """Raise NumericalError that names `source` where x holds NaN or infinity; `allow_infinite`: -infinity may be in a row beside others.
-
-    >>> check_finite(torch.tensor([0.0, float("nan")]), "the verifier Demo")
-    Traceback (most recent call last):
-    scone.errors.NumericalError: the verifier Demo returned NaN in 1 of 2 values
-    """
-    if allow_infinite and x.numel():  # one pass, and no mask as large as x
-        top = x.amax(-1)
-        if bool(top.isfinite().all()):
-            return
-        if bool(top.isneginf().any()):
-            raise NumericalError(f"{source} returned -infinity alone in {int(top.isneginf().sum())} of {len(x)} rows")
-    infinite = x.isposinf() if allow_infinite else x.isinf()
-    for what, bad in (("NaN", x.isnan()), ("infinity", infinite)):
-        if bool(bad.any()):
-            raise NumericalError(f"{source} returned {what} in {int(bad.sum())} of {x.numel()} values")
+        return LMState(out.past_key_values, mask, logits, pads=pads)
 
 
 def _stop_ids(model: Any, tokenizer: Any) -> list[int]:
@@ -318,8 +324,8 @@ def _fork_cache(cache: Any) -> Any:
 def _join_caches(first: Any, second: Any, rows: Tensor) -> Any:
     joined = _fork_cache(first)
     for layer, other in zip(joined.layers, second.layers):
-        layer.keys = torch.cat([layer.keys, other.keys])[rows]
-        layer.values = torch.cat([layer.values, other.values])[rows]
+        layer.keys = _rows_of(torch.cat([layer.keys, other.keys]), rows)
+        layer.values = _rows_of(torch.cat([layer.values, other.values]), rows)
     return joined
 
 
@@ -327,3 +333,8 @@ def _select_cache(cache: Any, rows: Tensor) -> Any:
     fork = _fork_cache(cache)
     fork.reorder_cache(rows)
     return fork
+
+
+def _rows_of(tensor: Tensor, rows: Tensor) -> Tensor:
+    """Some rows, on the tensor's own device, which with a `device_map` need not be that of the rows."""
+    return tensor[rows.to(tensor.device)]

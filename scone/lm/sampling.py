@@ -11,6 +11,7 @@ from torch import Tensor
 
 import scone_kernels as kernels
 from scone.errors import InputError
+from scone.lm.transfer import fetched, sent
 
 __all__ = ["Candidates", "choose", "propose", "truncate"]
 
@@ -25,6 +26,12 @@ class Candidates:
 
     tokens: Tensor  # (B, K) int64
     log_p: Tensor  # (B, K) float32, normalised over the whole vocabulary
+    near: Candidates | None = None  # the same on the LM's device, where this is a copy on the CPU
+
+    @property
+    def on_device(self) -> Candidates:
+        """The same where the LM is."""
+        return self if self.near is None else self.near
 
     @property
     def share(self) -> Tensor:
@@ -37,11 +44,12 @@ def propose(
 ) -> Candidates:
     """The top-k tokens inside the nucleus; logits: (B, V), with -inf where a processor forbids a token.
 
+    They are on the CPU, for which the host waits once, and also where the logits are.
+
     >>> propose(torch.tensor([[0.0, 2.0, 1.0]]), top_k=2).tokens
     tensor([[1, 2]])
     """
-    if bool(logits.isneginf().all(-1).any()):
-        raise InputError("logits_processor must leave at least one token, got -inf for all")
+    empty = logits.isneginf().all(-1)
     log_p = (logits / temperature).log_softmax(-1)
     log_p, tokens = log_p.topk(min(top_k, logits.shape[-1]), dim=-1)
     if top_p < 1 or min_p > 0:
@@ -49,19 +57,23 @@ def propose(
         ahead = log_p.exp().cumsum(-1) - log_p.exp()
         log_p = log_p.masked_fill(ahead >= top_p, -torch.inf)
         log_p = log_p.masked_fill(truncate(log_p, min_p=min_p).isneginf(), -torch.inf)
-    return Candidates(tokens.cpu(), log_p.cpu())
+    near = Candidates(tokens, log_p)
+    tokens, log_p, empty = fetched(tokens, log_p, empty)
+    if bool(empty.any()):
+        raise InputError("logits_processor must leave at least one token, got -inf for all")
+    return Candidates(tokens, log_p, near)
 
 
 def choose(tokens: Tensor, log_p_star: Tensor, *, vocabulary: int, seeds: Sequence[int], step: int) -> Tensor:
-    """Draw one candidate for each text: (B,) indices into K.
+    """Draw one candidate for each text: (B,) indices into K, on the candidates' device.
 
     The noise hangs on (seed, step, token id), so that the order of the candidates and the rest of the batch play no part.
 
     >>> choose(torch.tensor([[4, 9]]), torch.tensor([[-torch.inf, 0.0]]), vocabulary=10, seeds=[0], step=0)
     tensor([1])
     """
-    logits = torch.full((len(tokens), vocabulary), -torch.inf).scatter(1, tokens, log_p_star)
-    drawn = kernels.gibbs_sample_from_logits(logits, seed=torch.tensor(list(seeds)), counter=step).tokens
+    logits = log_p_star.new_full((len(tokens), vocabulary), -torch.inf).scatter(1, tokens, log_p_star)
+    drawn = kernels.gibbs_sample_from_logits(logits, seed=sent(list(seeds), tokens.device), counter=step).tokens
     return (tokens == drawn[:, None]).int().argmax(-1)
 
 

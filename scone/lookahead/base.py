@@ -106,7 +106,7 @@ class Answer:
     torch.Size([1, 2])
     """
 
-    q: Tensor  # (terms, n) float32 on the CPU
+    q: Tensor  # (terms, n) float32, on any device
     cost: Cost
     carried: Sequence[Any] | None = None  # n, or None where nothing is carried
 

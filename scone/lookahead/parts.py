@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from scone.errors import DeviceError, ModelError
-from scone.lm import CausalLM, MaskedLM, same_vocabulary
+from scone.lm import CausalLM, MaskedLM, same_vocabulary, sent
 from scone.verifier import Bridge, EmbeddingVerifier, Expression, Surfaces
 
 __all__ = ["EMBEDDINGS", "GRADIENTS", "LM_STATES", "MASKED_LM", "Parts"]
@@ -133,11 +133,15 @@ class Parts:
         return torch.stack([term.combine(values) for term in self.verifier.terms])
 
     def score(self, texts: Sequence[str]) -> Tensor:
-        """(terms, n): φ of texts."""
-        return self.combine({leaf.key: leaf.judged(texts) for leaf in self.verifier.leaves})
+        """(terms, n): φ of texts, where the LM is."""
+        return self.combine({leaf.key: self.near(leaf.judged(texts)) for leaf in self.verifier.leaves})
 
     def score_expected(self, texts: Sequence[str], means: Sequence[Tensor]) -> Tensor:
         """(terms, n): φ of texts that go on with tokens known by their mean embeddings, (n, tokens, D) a reader."""
         return self.combine(
-            {leaf.key: leaf.value_of_expected(texts, mean).cpu() for leaf, mean in zip(self.readers, means)}
+            {leaf.key: self.near(leaf.value_of_expected(texts, mean)) for leaf, mean in zip(self.readers, means)}
         )
+
+    def near(self, values: Tensor) -> Tensor:
+        """Values where the LM is, for what is combined to be in one place."""
+        return sent(values, self.lm.device)

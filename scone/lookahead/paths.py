@@ -8,7 +8,7 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
-from scone.lm import LMState
+from scone.lm import CausalLM, LMState, fetched, sent
 from scone.lookahead.base import Answer, Lookahead, Query
 from scone.lookahead.parts import EMBEDDINGS, LM_STATES
 from scone.options import choice, flag, integer, number, option
@@ -55,14 +55,17 @@ class Paths(Lookahead):
             seed = path_seeds(query, self.count, coupled=self.coupled)
             forked = lm.select(read, torch.arange(rows) // self.count)
             drawn, means = self._draw(query, forked, seed, tokens)
-        query.show(self, lambda: [query.future(i // self.count, path) for i, path in enumerate(drawn)])
+
+        def futures() -> list[str]:
+            return [query.future(i // self.count, path) for i, path in enumerate(_up_to_the_end(lm, drawn))]
+
+        query.show(self, futures)
         written = [text for text in query.written for _ in range(self.count)]
         with query.timer("estimate"):
             if self.judged == "expected":
                 q = parts.score_expected(written, means)
             else:
-                futures = (query.future(i // self.count, path) for i, path in enumerate(drawn))
-                q = parts.score([text + future for text, future in zip(written, futures)])
+                q = parts.score([text + future for text, future in zip(written, futures())])
         cost = Cost(
             lm_rows=rows * (tokens - 1),
             lm_passes=tokens - 1,
@@ -70,13 +73,13 @@ class Paths(Lookahead):
         )
         return Answer(q.unflatten(1, (-1, self.count)).mean(-1), cost)
 
-    def _draw(self, query: Query, state: LMState, seed: Tensor, tokens: int) -> tuple[list[list[int]], list[Tensor]]:
-        """Tokens after each row of a state that may grow, and for each verifier the mean embeddings (rows, tokens, D) there.
+    def _draw(self, query: Query, state: LMState, seed: Tensor, tokens: int) -> tuple[Tensor, list[Tensor]]:
+        """Tokens (rows, tokens) after each row of a state that may grow, and for each verifier the mean embeddings (rows, tokens, D) there.
 
         An expected embedding belongs to a text that goes on; where tokens are judged as drawn, a path ends where its text does.
         """
         lm, tables = query.parts.lm, query.parts.lm_tables if self.judged == "expected" else []
-        noise = rollout_seed(seed, query.step).to(state.mask.device)
+        noise = sent(rollout_seed(seed, query.step), state.mask.device)
         means: list[list[Tensor]] = [[] for _ in tables]
         drawn: list[Tensor] = []
         for i in range(tokens):
@@ -89,12 +92,16 @@ class Paths(Lookahead):
             drawn.append(likely.drawn)
             if i + 1 < tokens:
                 state = lm.step(state, likely.drawn, headless=True)
-        paths = [list(takewhile(lambda t: t not in lm.stop_ids, path)) for path in torch.stack(drawn, 1).tolist()]
-        return paths, [torch.stack(found, 1) for found in means]
+        return torch.stack(drawn, 1), [torch.stack(found, 1) for found in means]
 
     def instead(self, missing: frozenset[str]) -> Lookahead | None:
         """Without embeddings the same paths, judged as drawn."""
         return self.replace(judged="drawn") if missing == {EMBEDDINGS} else None
+
+
+def _up_to_the_end(lm: CausalLM, drawn: Tensor) -> list[list[int]]:
+    """The tokens of each path before the one that ends its text: the host waits for them."""
+    return [list(takewhile(lambda t: t not in lm.stop_ids, path)) for path in fetched(drawn)[0].tolist()]
 
 
 def path_seeds(query: Query, count: int, *, coupled: bool) -> Tensor:

@@ -34,14 +34,16 @@ class Estimate(Options):
         return 0
 
     def value(self, leaf: Leaf, parts: Parts, chains: Chains, sample: Sample, temperature: float) -> Tensor:
-        """(R,) float32 on the CPU: q of each row under one verifier."""
+        """(R,) float32: q of each row under one verifier."""
         raise NotImplementedError
 
     def of(self, parts: Parts, chains: Chains, sample: Sample, temperature: float) -> Tensor:
         """(terms, R): q of each row under each term of the verifier."""
         ready = self.prepare(parts.masked_lm, chains, sample)
         leaves = parts.verifier.leaves
-        return parts.combine({leaf.key: self.value(leaf, parts, chains, ready, temperature) for leaf in leaves})
+        return parts.combine(
+            {leaf.key: parts.near(self.value(leaf, parts, chains, ready, temperature)) for leaf in leaves}
+        )
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class AtSample(Estimate):
             futures = [parts.surfaces.write(future)[0] for future in chains.with_ids(sample.ids).futures()]
             return leaf.judged([text + future for text, future in zip(chains.texts, futures)])
         view = parts.bridge(leaf).view(sample.ids, chains.mask, chains.offset, sample.row, sample.col, chains.texts)
-        return leaf.value_of_ids(view.ids, view.mask).cpu()
+        return leaf.value_of_ids(view.ids, view.mask)
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class AtMean(_OverWords):
             row = sample.row[view.entry]
             change = view.share[:, None] * (expected - embeds[row, view.position])
             embeds = embeds.index_put((row, view.position), change, accumulate=True)
-        return leaf.value(embeds.to(leaf.table), view.mask, "prob").cpu()
+        return leaf.value(embeds.to(leaf.table), view.mask, "prob")
 
 
 @dataclass(frozen=True)
@@ -121,10 +123,10 @@ class Taylor(_OverWords):
     def value(self, leaf: Leaf, parts: Parts, chains: Chains, sample: Sample, temperature: float) -> Tensor:
         assert isinstance(leaf, EmbeddingVerifier)
         at = linearise(leaf, parts, chains, sample, kind=self.linearise)
-        value = at.value.cpu()
+        value = at.value
         if len(at.entry):
             term = taylor_term(at, parts.masked_lm, sample.hidden, form=self.form, temperature=temperature)
-            value = value + self.scale * term.cpu()
+            value = value + self.scale * term
         if self.linearise == "logit":
             return value.sigmoid()
         return value.clamp(0, 1) if self.clamp else value

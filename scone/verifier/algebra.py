@@ -15,6 +15,7 @@ from torch import Tensor
 
 from scone.blame import blamed
 from scone.errors import ConfigError, InputError
+from scone.lm import fetched
 
 __all__ = ["Expression", "Leaf"]
 
@@ -43,7 +44,8 @@ class Expression:
         wrong = [type(text).__name__ for text in texts if not isinstance(text, str)]
         if wrong:
             raise InputError(f"texts must be strings, got {wrong[0]}")
-        return self.combine({leaf.key: leaf.judged(texts) for leaf in self.leaves})
+        values = fetched(*(leaf.judged(texts) for leaf in self.leaves))
+        return self.combine({leaf.key: value for leaf, value in zip(self.leaves, values)})
 
     def with_strength(self, strength: float) -> Any:
         """The same verifier, raised to that power when the distribution is reweighed."""
@@ -157,13 +159,17 @@ class Leaf(Expression):
         return values[self.key]
 
     def judged(self, texts: Sequence[str]) -> Tensor:
-        """`evaluate`, blamed on this verifier."""
+        """`measure`, blamed on this verifier."""
         with blamed(f"the verifier {self.name}"):
-            return self.evaluate(texts)
+            return self.measure(texts)
 
     def evaluate(self, texts: Sequence[str]) -> Tensor:
         """φ of texts: (n,) float32 on the CPU."""
         raise NotImplementedError
+
+    def measure(self, texts: Sequence[str]) -> Tensor:
+        """The same, on whichever device it is found, without waiting for it."""
+        return self.evaluate(texts)
 
 
 def _checked_strength(strength: float) -> float:

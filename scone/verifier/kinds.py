@@ -17,7 +17,7 @@ from torch import Tensor
 
 from scone.blame import blamed
 from scone.errors import ConfigError, InputError, LabelError, ModelError
-from scone.lm import Embeddings, check_finite, position_limit, special_frame
+from scone.lm import Embeddings, attention_mask, check_finite, fetched, position_limit, sent, special_frame
 from scone.verifier.algebra import Expression, Leaf
 from scone_kernels.inference import accelerate
 
@@ -129,24 +129,28 @@ class EmbeddingVerifier(Leaf):
         To first order this is φ's expectation over those tokens: expanded about the mean, the linear term is zero.
         """
         encoded = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-        unknown = [self.pad_id] * means.shape[1]
-        ids, mask = self.frame([[*row, *unknown] for row in encoded])
-        end = mask.shape[1] if self.pads_left else mask.sum(1)  # where each row's padding begins
-        first = end - len(self.closing) - means.shape[1]
-        place = (
-            torch.arange(mask.shape[1], device=self.device)[None]
-            - torch.as_tensor(first, device=self.device)[..., None]
-        )
-        place = place.expand(len(ids), -1)
-        row, column = ((place >= 0) & (place < means.shape[1])).nonzero(as_tuple=True)
-        embeds = self.table[ids].index_put((row, column), means.to(self.table)[row, place[row, column]])
+        count = means.shape[1]
+        ids, mask = self.frame([[*row, *[self.pad_id] * count] for row in encoded])
+        framed = len(self.opening) + len(self.closing)
+        ends = [  # where each row's padding begins
+            ids.shape[1] if self.pads_left else min(len(row) + count + framed, self.max_length) for row in encoded
+        ]
+        first = [end - len(self.closing) - count for end in ends]
+        known = [(row, at + i, i) for row, at in enumerate(first) for i in range(count) if at + i >= 0]
+        embeds = self.table[ids]
+        if known:
+            row, column, i = sent(known, self.device).unbind(1)
+            embeds = embeds.index_put((row, column), means.to(self.table)[row, i])
         return self.value(embeds, mask, "prob")
 
     def evaluate(self, texts: Sequence[str]) -> Tensor:
-        scores = [torch.zeros(0)]
+        return fetched(self.measure(texts))[0]
+
+    def measure(self, texts: Sequence[str]) -> Tensor:
+        scores = [torch.zeros(0, device=self.device)]
         for start in range(0, len(texts), _BATCH):
             encoded = self.tokenizer(list(texts[start : start + _BATCH]), add_special_tokens=False)["input_ids"]
-            scores.append(self.value_of_ids(*self.frame(encoded)).cpu())
+            scores.append(self.value_of_ids(*self.frame(encoded)))
         return torch.cat(scores)
 
     def frame(self, encoded: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -161,7 +165,7 @@ class EmbeddingVerifier(Leaf):
         else:
             ids = [row + [self.pad_id] * n for row, n in zip(rows, fill)]
             mask = [[True] * len(row) + [False] * n for row, n in zip(rows, fill)]
-        return torch.tensor(ids, device=self.device), torch.tensor(mask, device=self.device)
+        return sent(ids, self.device), sent(mask, self.device)
 
 
 class Verifier(EmbeddingVerifier):
@@ -269,13 +273,14 @@ class Verifier(EmbeddingVerifier):
         extra = {}
         if self.pads_left and self._accepts_positions:
             extra["position_ids"] = (mask.long().cumsum(1) - 1).clamp(min=0)
-        out = self._fast(inputs_embeds=embeds, attention_mask=mask.long(), **extra)
+        shown = mask.long() if self.pads_left else attention_mask(self.model, mask, mask.shape[1])
+        out = self._fast(inputs_embeds=embeds, attention_mask=shown, **extra)
         logits = out.logits.float()  # (R, labels)
         chosen = logits[:, self.target]
         if logits.shape[1] == 1 or self.model.config.problem_type == "multi_label_classification":
             return chosen
-        others = torch.arange(logits.shape[1], device=logits.device) != self.target
-        return chosen - logits[:, others].logsumexp(-1)
+        others = torch.cat([logits[:, : self.target], logits[:, self.target + 1 :]], 1)
+        return chosen - others.logsumexp(-1)
 
 
 def _labels(config: Any) -> list[str]:

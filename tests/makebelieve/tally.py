@@ -14,7 +14,7 @@ from typing import NamedTuple
 HERE = str(Path(__file__).parent)
 ROOT = str(Path(__file__).parents[2])
 _OURS = (f"{ROOT}/scone/", f"{ROOT}/scone_kernels/", f"{ROOT}/tests/", f"{ROOT}/bench/")
-_MACHINERY = (HERE, "/torch/", "<", "/contextlib.py", "/threading.py")
+_MACHINERY = (HERE, f"{ROOT}/scone/lm/transfer.py", "/torch/", "<", "/contextlib.py", "/threading.py")
 
 
 class Event(NamedTuple):
