@@ -1,6 +1,11 @@
-"""One file to send back from a machine that we do not have: what it is, what is right, what is how fast.
+"""One command for a machine that has a GPU: what is right there, what waits, and what is how fast; in two files to send back.
 
-python -m bench report --out scone-report.json      takes the options of `python -m bench kernels` too
+    python -m bench report                      writes scone-report.json and scone-report.md, in less than ten minutes
+    python -m bench report --out runs/a100      runs/a100.json and runs/a100.md
+    python -m bench report --only waits         one part (may be repeated)
+
+The Markdown file begins with PASS, or with what failed. No part can end the report: one that breaks off is a failure, and
+one whose time is over says what it left out. Without a GPU everything is rehearsed on a make-believe device, in small.
 """
 
 from __future__ import annotations
@@ -9,54 +14,70 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-import torch
 
 import scone_kernels
-from bench import kernels
+from bench.gpu import decoding, ops, timings, workers
+from bench.gpu.part import Found, run
 from bench.machine import facts
-from scone_kernels.testing import OPS, assert_accurate, make_inputs
+from bench.meter import device, make_believe, on_a_device
+from bench.tables import markdown
+
+PARTS = {  # the part, its seconds at most, and whether a rehearsal interprets kernels
+    "correctness": (ops.correctness, 90, True),
+    "determinism": (ops.determinism, 30, True),
+    "draws": (ops.draws, 20, True),
+    "hogwild": (workers.hogwild, 60, False),
+    "tasks": (decoding.tasks, 120, False),
+    "waits": (decoding.waits, 60, False),
+    "timings": (timings.timings, 150, False),
+}
 
 
 def main(argv: list[str]) -> int:
-    """Write the file and say where it is."""
-    parser = argparse.ArgumentParser(prog="python -m bench report", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("scone-report.json"))
-    own, rest = parser.parse_known_args(argv)
-    options = kernels.parse(rest)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    checks = correctness(device)
-    timings = kernels.measure(options, device) if _all_right(checks) else []
+    """Write the files, and say where they are; 1 if anything failed."""
+    parser = argparse.ArgumentParser(prog="python -m bench report", description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("scone-report"), help="the files' name, without an ending")
+    parser.add_argument("--only", choices=PARTS, action="append", help="only this part (may be repeated)")
+    options = parser.parse_args(argv)
+    if (code := on_a_device(["report", *argv])) is not None:
+        return code
+    with device():
+        machine, status = facts(), str(scone_kernels.status())
+    found: dict[str, Found] = {}
+    for name in options.only or PARTS:
+        part, seconds, interpret = PARTS[name]
+        found[name] = run(part, seconds, interpret=interpret)
+        print(f"{name}: {len(found[name].failures)} failures, {found[name].seconds:.0f} s", flush=True)
+    json_file, page = options.out.with_suffix(".json"), options.out.with_suffix(".md")
     report = {
-        "machine": facts(),
-        "status": str(scone_kernels.status()).splitlines(),
-        "correctness": checks,
-        "gemm_gflops": kernels.gemm_gflops(device),
-        "timings": [asdict(timing) for timing in timings],
+        "passed": not any(part.failures for part in found.values()),
+        "rehearsal": make_believe(),
+        "machine": machine,
+        "status": status.splitlines(),
+        "parts": {name: asdict(part) for name, part in found.items()},
     }
-    own.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"{own.out}: {len(checks)} checks, {len(timings)} timings")
-    return 0 if _all_right(checks) else 1
+    json_file.parent.mkdir(parents=True, exist_ok=True)
+    json_file.write_text(json.dumps(report, indent=1, default=str) + "\n")
+    page.write_text(as_page(machine, status, found))
+    print(f"{verdict(found)}\n{json_file} and {page}")
+    return 0 if report["passed"] else 1
 
 
-def correctness(device: str) -> dict[str, str]:
-    """ "right", or what is wrong, for every op and dtype at an odd size."""
-    found: dict[str, str] = {}
-    for op in OPS:
-        for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            inputs = make_inputs(op, rows=37, vocabulary=5003, width=96, dtype=dtype, device=device)
-            found[f"{op} {dtype}"] = _check(inputs)
-    return found
+def verdict(found: dict[str, Found]) -> str:
+    """PASS, or which parts failed."""
+    failed = [name for name, part in found.items() if part.failures]
+    if failed:
+        return f"FAILED: {', '.join(failed)}"
+    return "PASS, as a rehearsal on a make-believe device" if make_believe() else "PASS"
 
 
-def _check(inputs: Any) -> str:
-    try:
-        assert_accurate(inputs.run(), inputs)
-    except (AssertionError, RuntimeError) as error:
-        return str(error)
-    return "right"
-
-
-def _all_right(checks: dict[str, str]) -> bool:
-    return all(value == "right" for value in checks.values())
+def as_page(machine: dict[str, object], status: str, found: dict[str, Found]) -> str:
+    """The report in Markdown: the verdict, every failure, the machine, and each part's tables."""
+    lines = [f"# {verdict(found)}", ""]
+    lines += [f"- {name}: {failure}" for name, part in found.items() for failure in part.failures]
+    lines += ["", ", ".join(f"{name} {value}" for name, value in machine.items() if value is not None), ""]
+    lines += ["```", status, "```", ""]
+    for name, part in found.items():
+        lines += [f"## {name}, {part.seconds:.0f} s", "", *(f"{note}\n" for note in part.notes)]
+        lines += [f"### {table.title}\n\n{markdown(table.header, table.rows)}" for table in part.tables]
+    return "\n".join(lines) + "\n"

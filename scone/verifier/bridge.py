@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from scone.errors import ModelError
-from scone.lm import check_finite, mark, same_vocabulary
+from scone.lm import check_finite, mark, same_vocabulary, sent
 from scone.verifier.kinds import EmbeddingVerifier
 
 __all__ = ["Bridge", "Surfaces", "View"]
@@ -167,7 +167,9 @@ class Bridge:
         flat = torch.tensor([i for bag in bags for i in bag], dtype=torch.long)
         ends = torch.tensor([len(bag) for bag in bags]).cumsum(0)
         starts = torch.cat([torch.zeros(1, dtype=torch.long), ends[:-1]])
-        means = torch.nn.functional.embedding_bag(flat.to(source.device), source.float(), starts.to(source.device))
+        means = torch.nn.functional.embedding_bag(
+            sent(flat, source.device), source.float(), sent(starts, source.device)
+        )
         return _resized(means.to(source.dtype), self.size)
 
     def view(self, ids: Tensor, mask: Tensor, offset: Tensor, row: Tensor, col: Tensor, texts: Sequence[str]) -> View:
@@ -208,7 +210,7 @@ class Bridge:
                 if line[i] >= 0 and position >= dropped:
                     pairs.append((line[i], first + position, share))
         packed = torch.tensor(pairs, dtype=torch.float64).reshape(-1, 3)
-        packed = packed.to(verifier.device)
+        packed = sent(packed, verifier.device)
         return View(view_ids, view_mask, packed[:, 0].long(), packed[:, 1].long(), packed[:, 2].float())
 
 

@@ -47,6 +47,9 @@ class Reading(Leaf):
     def evaluate(self, texts: Sequence[str]) -> Tensor:
         return self.inner.evaluate([self.shown(text) for text in texts])
 
+    def measure(self, texts: Sequence[str]) -> Tensor:
+        return self.inner.measure([self.shown(text) for text in texts])
+
     def shown(self, text: str) -> str:
         """The part of a text that is judged."""
         part = self.view(text)
@@ -88,5 +91,5 @@ class ReadingOfEmbeddings(Reading):
         if follow:
             value[follow] = self.inner.value_of_expected([shown[r] for r in follow], means[follow])
         if settled:
-            value[settled] = self.inner.evaluate([shown[r] for r in settled]).to(value.device)
+            value[settled] = self.inner.measure([shown[r] for r in settled]).to(value.device)
         return value

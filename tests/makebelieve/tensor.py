@@ -48,6 +48,9 @@ class DeviceTensor(Tensor):
             f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
         )
 
+    def data_ptr(self) -> int:
+        return self.inner.data_ptr()
+
     def __array__(self, dtype: Any = None) -> Any:
         return self.numpy()
 

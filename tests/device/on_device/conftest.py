@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from tests.makebelieve.accelerator import Accelerator
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "decode"))  # tiny.py
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""The parts of `python -m bench report`: each is a function that takes nothing and returns what it found."""
