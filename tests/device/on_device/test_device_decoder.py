@@ -164,8 +164,8 @@ def test_two_workers_on_two_streams(quick, monkeypatch):
     own = torch.cuda.stream
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: streams.append(stream) or own(stream))
     config = chains(start=Masks(), workers=2, estimate=Taylor())
-    written = tokens_of(engine("cuda:0", config), 1)
-    assert [len(ids) for ids in written] == [1, 1, 1]
+    written = tokens_of(engine("cuda:0", config), 2)
+    assert [len(ids) for ids in written] == [2, 2, 2]
     assert len({id(stream) for stream in streams}) >= 2
 
 
