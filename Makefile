@@ -4,6 +4,7 @@
 #   make JOBS=1 test                  one process (default: one for each core, four at most)
 #   make MUTANTS='--area hogwild' mutants             options of `python -m tests.mutants`
 #   make TORTURE='--only soak' torture               options of `python -m tests.torture`
+#   make COMPAT='--only oldest' compat               options of `python -m tests.compat`
 #   make TORCH_INDEX=URL setup        look for torch there too, for example an index of its CPU-only builds
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,6 +13,7 @@ EVALUATE ?=
 JOBS ?= auto
 MUTANTS ?=
 TORTURE ?=
+COMPAT ?=
 # Environments of their own, for what the others do not need.
 RAY_VENV ?= .venv-ray
 SITE_VENV ?= .venv-site
@@ -30,7 +32,7 @@ EXTENSION_SOURCES := setup.py $(shell find csrc -type f 2>/dev/null)
 
 HUB := .venv-hub
 
-.PHONY: help setup demo test hub-test mutants torture lint bench evaluate evaluate-full docs test-ray site package clean
+.PHONY: help setup demo test hub-test mutants torture compat audit lint bench evaluate evaluate-full docs test-ray site package clean
 .DEFAULT_GOAL := help
 
 help:
@@ -40,6 +42,8 @@ help:
 	@echo 'make hub-test       the folders for the kernel hub, with the library `kernels` in $(HUB)'
 	@echo 'make mutants        break the package one line at a time: every mutant has to fail its tests (long)'
 	@echo 'make torture        faults, hostile input, many threads and long runs (under 60 minutes)'
+	@echo 'make compat         the tests with the oldest and the newest transformers and triton that are admitted (long)'
+	@echo 'make audit          ask the registry for known weaknesses in what constraints.txt pins'
 	@echo 'make lint           ruff and mypy'
 	@echo 'make bench          speed of the kernels, of Hogwild and of decoding'
 	@echo 'make evaluate       a small evaluation with a report; evaluate-full is the long one'
@@ -92,6 +96,16 @@ $(HUB)/.installed: $(INSTALLED) constraints.txt
 
 hub-test: $(HUB)/.installed
 	PYTHONPATH=. $(HUB)/bin/python -m pytest tests/hub
+
+compat: setup
+	$(BIN)/python -m tests.compat --folder $(VENV)-compat $(COMPAT)
+
+audit: $(VENV)-audit/bin/pip-audit
+	$(VENV)-audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt
+
+$(VENV)-audit/bin/pip-audit: $(CREATED)
+	@$(BIN)/python -m venv $(VENV)-audit
+	@$(VENV)-audit/bin/python -m pip --quiet install pip-audit
 
 lint: setup
 	$(BIN)/ruff check .

@@ -19,6 +19,7 @@ from torch import Tensor
 from scone.config import SconeConfig
 from scone.errors import InputError
 from scone.failure import limited, told
+from scone.forking import check_fork
 from scone.hf import SconeLogitsProcessor, generate_with
 from scone.lm import CausalLM, MaskedLM
 from scone.loading import EMBEDDED, load_causal_lm, load_masked_lm
@@ -329,6 +330,7 @@ class Scone:
         texts: Sequence[Text] = (),
     ) -> Loop:
         """The decode loop of one call; with `texts`, each is written as the particles that the options ask for."""
+        check_fork()
         strings = check_stops(stop, stop_token_ids, vocabulary=self.parts.lm.vocabulary)
         writer = Writer(self.parts.lm, stop=strings, stop_token_ids=stop_token_ids)
         config, population = self.config, None

@@ -6,6 +6,7 @@
     ├── LabelError      (ValueError)    a verifier has no such label
     ├── ModelError      (TypeError)     a model or tokenizer cannot play the part it was given
     ├── DeviceError     (RuntimeError)  parts that must share a device do not
+    ├── ForkError       (RuntimeError)  a forked process lacks the threads of its parent
     └── ForwardError    (RuntimeError)  a model raised, or ran out of memory
         ├── NumericalError              a model returned NaN or infinity
         └── StallError  (TimeoutError)  a model did not answer in time
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ConfigError",
     "DeviceError",
+    "ForkError",
     "ForwardError",
     "InputError",
     "LabelError",
@@ -103,6 +105,14 @@ class DeviceError(SconeError, RuntimeError):
     >>> Scone.from_pretrained(verifier=verifier, config=SconeConfig(lookahead=Masked()))
     Traceback (most recent call last):
     scone.errors.DeviceError: verifier function must be on the masked LM's device cpu, got meta
+    """
+
+
+class ForkError(SconeError, RuntimeError):
+    """A process was forked after an engine had been used with several threads; without this it would hang.
+
+    >>> print(ForkError("this process was forked"))
+    this process was forked
     """
 
 

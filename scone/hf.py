@@ -19,6 +19,7 @@ from transformers.generation import GenerateDecoderOnlyOutput, GenerationMixin
 
 from scone.errors import InputError
 from scone.failure import watched
+from scone.forking import check_fork
 from scone.lm import CausalLM, LMState, sent
 from scone.lookahead.parts import LM_STATES
 from scone.loop import Decision, Loop, commit, prefill
@@ -61,6 +62,7 @@ def generate_with(
     >>> engine.lm.generate(**inputs, custom_generate=partial(generate_with, engine), max_new_tokens=2).shape
     torch.Size([1, 5])
     """
+    check_fork()
     check_seed(seed)
     _check_prompt(input_ids)
     _check_mode(generation_config, engine.config.particles)

@@ -21,12 +21,12 @@ import scone
 ROOT = Path(__file__).parents[2]
 # From below to above: a room is a module or a folder of scone, and imports only from rooms before it.
 ROOMS = [
-    "errors", "blame", "options", "seeds", "trace", "output", "reweigh", "encoder", "decoder_step", "embedded", "loading", "lm",
+    "errors", "blame", "forking", "options", "seeds", "trace", "output", "reweigh", "encoder", "decoder_step", "embedded", "loading", "lm",
     "verifier", "text", "failure", "prompts", "lookahead", "config", "particles", "processors", "grammar", "loop", "values", "hf",
     "decode", "reference", "settings", "tools", "jobs", "evaluate", "cli", "__main__",
 ]  # fmt: skip
 FLAT = [
-    "blame", "config", "decode", "errors", "failure", "grammar", "hf", "loading", "loop", "options", "output", "particles", "processors",
+    "blame", "config", "decode", "errors", "failure", "forking", "grammar", "hf", "loading", "loop", "options", "output", "particles", "processors",
     "prompts", "reference", "reweigh", "seeds", "settings", "text", "values",
 ]  # fmt: skip
 MODULES = FLAT + [
@@ -98,8 +98,8 @@ PUBLIC = {
         "Bridge", "EmbeddingVerifier", "Expression", "Leaf", "Linearised", "Reading", "Surfaces", "Verifier", "View", "as_verifier",
     ],
     "scone.errors": [
-        "ConfigError", "DeviceError", "ForwardError", "InputError", "LabelError", "ModelError", "NumericalError",
-        "SconeError", "StallError",
+        "ConfigError", "DeviceError", "ForkError", "ForwardError", "InputError", "LabelError", "ModelError",
+        "NumericalError", "SconeError", "StallError",
     ],
 }  # fmt: skip
 

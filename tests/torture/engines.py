@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 from scone.decode import Scone, SconeConfig, Verifier
 from scone.lookahead import Expectation, Gibbs, Lookahead, Masked, Mix, Nothing, Paths, Taylor
-from tests.decode import tiny
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "decode"))  # its files name each other without a package
+import faulty
+import tiny
+
+__all__ = ["LOOKAHEADS", "PROMPTS", "faulty", "tiny_engine"]
 
 LOOKAHEADS: list[Lookahead] = [
     Expectation(tokens=3),
