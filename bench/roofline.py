@@ -150,10 +150,11 @@ rate, both as the makers state them for bfloat16, and bytes that the second-leve
 which is an assumption. It is a limit. Real kernels stay away from it, the more so where a call takes only a few microseconds,
 which is what it takes to launch one, and ours launch one to three.
 
-*ours* counts what our kernels read and write with the block sizes that would be launched, and what the tiles of a product read again from the cache; *eager* counts what plain torch reads and writes, operation by operation
-(the forms of `bench/cases.py`), with products in tiles of 128 x 256, as if nothing else stayed in a cache; what does makes
-small N faster than stated. Noise, exponentials and the search for likely tokens are not counted. *ratio* is eager's time over ours: what there is to gain at best,
-and below 1 a loss. `python -m bench kernels` on a GPU measures it; the sizes are the same.
+*ours* counts what our kernels read and write with the block sizes that would be launched, and what the tiles of a product
+read again from the cache; *eager* counts what plain torch reads and writes, operation by operation (the forms of
+`bench/cases.py`), with products in tiles of 128 x 256, as if nothing else stayed in a cache: what does makes small N faster
+than stated. Noise, exponentials and the search for likely tokens are not counted. *ratio* is eager's time over ours: what
+there is to gain at best, and below 1 a loss. `python -m bench kernels` on a GPU measures it; the sizes are the same.
 
 What it says before there is a GPU: from ready logits the kernels should win. With the head, they save what plain torch moves
 of logits, and lose what their small tiles (16 to 64 rows, so that the softmax, the noise or the likely tokens stay in
