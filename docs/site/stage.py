@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("*.md", "LICENSE", "Makefile", "docs/**/*", "examples/*", "bench/*.md", "bench/*.py")
+PAGES = ("*.md", "docs/**/*", "examples/*", "bench/*.md")
+LINK = re.compile(r"\]\(<?([^)\s>#]+)")
 ROOMS = {
     "decode": "the engine: generate, stream, one step",
     "config": "options and presets",
@@ -30,15 +32,23 @@ def stage(folder: Path) -> None:
         for file in filter(Path.is_file, ROOT.glob(pattern)):
             if file.is_relative_to(ROOT / "docs" / "site"):
                 continue
-            target = folder / file.relative_to(ROOT)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
+            _copy(file, folder)
+            for link in LINK.findall(file.read_text(encoding="utf-8")) if file.suffix == ".md" else ():
+                linked = (file.parent / link).resolve()
+                if "://" not in link and linked.is_file():
+                    _copy(linked, folder)
     (folder / "api").mkdir()
     rooms = [(f"scone.{room}", what) for room, what in ROOMS.items()] + [("scone_kernels", "fused operations")]
     rows = [f"| [`{name}`]({name}.md) | {what} |" for name, what in rooms]
     (folder / "api" / "index.md").write_text("# API\n\n| | |\n|---|---|\n" + "\n".join(rows) + "\n", encoding="utf-8")
     for name, _ in rooms:
         (folder / "api" / f"{name}.md").write_text(f"# `{name}`\n\n::: {name}\n", encoding="utf-8")
+
+
+def _copy(file: Path, folder: Path) -> None:
+    target = folder / file.relative_to(ROOT)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, target)
 
 
 if __name__ == "__main__":
