@@ -5,6 +5,7 @@ The texts themselves change with the default settings, so the checks are about w
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 
@@ -24,6 +25,17 @@ def chat(example, printed):
 def kernels_alone(example, printed):
     assert "row 3 by itself draws the same: True" in printed
     assert (example["expected"] - example["plain"]).abs().max() < 1e-5
+
+
+def json_with_a_grammar(example, printed):
+    import jsonschema
+
+    for out in (example["plain"], example["steered"]):
+        assert out.finish_reasons == ["stop", "stop"]
+        for text in out.continuations:
+            jsonschema.validate(json.loads(text), example["SCHEMA"])
+    assert example["steered"].scores.mean() > example["plain"].scores.mean() + 0.1
+    assert printed.count("\n") == 4
 
 
 def own_verifier(example, printed):
