@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -11,6 +12,8 @@ from safetensors import SafetensorError
 from scone.errors import DeviceError, InputError, ModelError
 
 __all__ = ["EMBEDDED", "check_placement", "load_causal_lm", "load_classifier", "load_masked_lm"]
+
+_log = logging.getLogger(__name__)
 
 EMBEDDED = "embedded"
 _CLASSIFIERS = ("sentiment", "toxicity", "topic")
@@ -23,6 +26,7 @@ def load_causal_lm(name: str, **options: Any) -> tuple[Any, Any]:
     'llama'
     """
     check_placement(**options)
+    _log.info("loading the LM %r", name)
     if name == EMBEDDED:
         from scone.embedded import load_lm
 
@@ -39,6 +43,7 @@ def load_masked_lm(name: str, **options: Any) -> tuple[Any, Any]:
     'bert'
     """
     check_placement(**options)
+    _log.info("loading the masked LM %r", name)
     if name == EMBEDDED:
         from scone import embedded
 
@@ -56,6 +61,7 @@ def load_classifier(name: str, **options: Any) -> tuple[Any, Any]:
     scone.errors.InputError: verifier must be one of embedded:sentiment, embedded:toxicity, embedded:topic, got 'embedded:mood'
     """
     check_placement(**options)
+    _log.info("loading the verifier %r", name)
     if name == EMBEDDED or name.startswith(EMBEDDED + ":"):
         kind = name.partition(":")[2] or "sentiment"
         if kind not in _CLASSIFIERS:

@@ -98,3 +98,9 @@ def test_an_encoder_without_a_head_is_no_verifier(tmp_path) -> None:
     tok.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"without classifier\.bias and 1 more"):
         load_classifier(str(tmp_path))
+
+
+def test_what_is_loaded_is_logged_under_the_name_of_the_package(caplog) -> None:
+    with caplog.at_level("INFO", logger="scone"), pytest.raises(InputError):
+        load_causal_lm("/no/such/folder")
+    assert [record.getMessage() for record in caplog.records] == ["loading the LM '/no/such/folder'"]
