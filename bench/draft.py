@@ -36,13 +36,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=20)
     parser.add_argument("--strength", type=float, default=SconeConfig().strength)
+    parser.add_argument("--without", nargs="*", default=[], metavar="WORD", help="leave out the ways whose name has it")
     args = parser.parse_args(argv)
+    ways = {name: way for name, way in WAYS.items() if not any(word in name for word in args.without)}
     engine = Scone.from_pretrained(lm=args.lm, target="positive")
     known = [prompt.text for prompt in builtin_prompts(TASKS["sentiment"])]
     prompts = [known[i * len(known) // args.prompts] for i in range(args.prompts)]
     judge, plain, rows = load_judge("sentiment"), Nothing(), []
     print(describe(), flush=True)
-    for name, lookahead in {"plain": plain, **WAYS}.items():
+    for name, lookahead in {"plain": plain, **ways}.items():
         strength = 0.0 if lookahead is plain else args.strength
         steered = engine.with_config(SconeConfig(lookahead=lookahead, strength=strength))
         steered.generate(prompts[:1], max_new_tokens=2, seed=0)  # what is made once: bridges, packed weights

@@ -20,6 +20,7 @@ from scone.particles import Population
 from scone.reweigh import all_hold, reweigh
 from scone.seeds import token_seed
 from scone.text import Text, Writer
+from scone.verifier import Expression
 
 __all__ = ["Decision", "Judged", "Loop", "Taken", "commit", "judge", "prefill"]
 
@@ -124,6 +125,7 @@ class Loop:
     process: Process | None = None
     population: Population | None = None  # of particles, where texts are those
     timer: Timer = field(default_factory=Timer)
+    verifier_of: Callable[[Text], Expression] | None = None  # where texts are not all judged by that of the parts
     explain: bool = False  # whether it is kept what lookaheads read
     room: Room = field(default_factory=Room)
 
@@ -254,6 +256,8 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
     A text whose choice is settled (a single candidate above `min_mass`) is not judged at all.
     """
     parts, window, timer = loop.parts, loop.config.context_window, loop.timer
+    own = [loop.verifier_of(text) for text in texts] if loop.verifier_of else []
+    terms = max((len(verifier.terms) for verifier in own), default=len(parts.verifier.terms))
     ahead: list[tuple[int, int]] = []
     exact: list[tuple[int, int]] = []
     written: dict[tuple[int, int], str] = {}
@@ -268,29 +272,37 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
                 continuation, ended = loop.writer.continuation(text, int(candidates.tokens[b, k]))
                 (exact if ended or remaining == 0 else ahead).append((b, k))
                 written[b, k] = (text.context + continuation)[begin:]
-    found: list[Tensor] = []  # (terms, n) each
-    if exact:
-        with timer("verify"):
-            of_exact = [written[pair] for pair in exact]
-            found += loop.room.spread("texts", len(exact), lambda rows: parts.score(of_exact[rows.start : rows.stop]))
-    if not ahead:
-        filled = _filled(found, exact, candidates, len(parts.verifier.terms))
-        return Judged(*filled, Cost(verifier_rows=len(exact) * len(parts.verifier.leaves)))
 
-    def ask(rows: range) -> tuple[Answer, Query]:
-        some = ahead[rows.start : rows.stop]
-        query = Query(
+    def about(pairs: list[tuple[int, int]]) -> Query:
+        return Query(
             parts,
-            texts=[texts[b] for b, _ in some],
-            tokens=torch.tensor([int(candidates.tokens[pair]) for pair in some]),
-            written=[written[pair] for pair in some],
+            texts=[texts[b] for b, _ in pairs],
+            tokens=torch.tensor([int(candidates.tokens[pair]) for pair in pairs]),
+            written=[written[pair] for pair in pairs],
             remaining=remaining,
             state=state,
-            rows=[b for b, _ in some],
+            rows=[b for b, _ in pairs],
             timer=timer,
-            futures=[[] for _ in some] if loop.explain else None,
+            verifiers=[own[b] for b, _ in pairs] if own else (),
+            futures=[[] for _ in pairs] if loop.explain else None,
         )
+
+    def as_it_is(rows: range) -> Tensor:
+        query = about(exact[rows.start : rows.stop])
+        return query.score(query.written)
+
+    def ask(rows: range) -> tuple[Answer, Query]:
+        query = about(ahead[rows.start : rows.stop])
         return loop.lookahead.judge(query), query
+
+    found: list[Tensor] = []  # (terms or fewer, n) each
+    if exact:
+        with timer("verify"):
+            found += loop.room.spread("texts", len(exact), as_it_is)
+    if not ahead:
+        return Judged(
+            *_filled(found, exact, candidates, terms), Cost(verifier_rows=len(exact) * len(parts.verifier.leaves))
+        )
 
     answers, queries = zip(*loop.room.spread("candidates", len(ahead), ask))
     found += [answer.q for answer in answers]
@@ -301,7 +313,7 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
     place = {pair: row for row, pair in enumerate(ahead)}
     after = queries[0].was_read if len(queries) == 1 else None  # in parts, the LM reads the one that is taken once more
     futures = [own for query in queries for own in query.futures or ()]
-    filled = _filled(found, [*exact, *ahead], candidates, len(parts.verifier.terms))
+    filled = _filled(found, [*exact, *ahead], candidates, terms)
     return Judged(*filled, cost, place, carried, after, futures)
 
 
@@ -319,7 +331,8 @@ def _filled(
 ) -> tuple[Tensor, Tensor]:
     """q (terms, B, K) where the candidates are, and which were judged (B, K), on the CPU.
 
-    found: q (terms, n) of the (text, candidate) pairs. The others have the mean of their text's, by probability.
+    found: q (terms or fewer, n) of the (text, candidate) pairs; of terms that no text has there, q is 1. The others have
+    the mean of their text's, by probability.
     """
     near = candidates.on_device
     q = torch.full((terms, *near.tokens.shape), torch.nan, device=near.tokens.device)
@@ -327,7 +340,8 @@ def _filled(
     if pairs:
         text, k = torch.tensor(pairs).unbind(1)
         known[text, k] = True
-        values = torch.cat([part.to(q.device) for part in found], 1)
+        full = [torch.cat([part, part.new_ones(terms - len(part), part.shape[1])]) for part in found]
+        values = torch.cat([part.to(q.device) for part in full], 1)
         q = q.flatten(1).index_copy(1, sent(text * q.shape[2] + k, q.device), values).view_as(q)
     judged = ~q.isnan()
     weight = near.share * judged

@@ -14,13 +14,13 @@ __all__ = ["RULES", "all_hold", "reweigh"]
 RULES = ("odds", "bayes", "softmax", "logit")
 
 
-def all_hold(q: Tensor, strengths: Sequence[float]) -> Tensor:
-    """The product over the terms, each to its strength: (B, K) of q (terms, B, K).
+def all_hold(q: Tensor, strengths: Sequence[float] | Tensor) -> Tensor:
+    """The product over the terms, each to its strength: (B, K) of q (terms, B, K). Strengths may differ by text: (terms, B).
 
     >>> all_hold(torch.tensor([[[0.9]], [[0.5]]]), strengths=(1.0, 2.0))
     tensor([[0.2250]])
     """
-    return (q.clamp(min=0) ** sent(list(strengths), q.device)[:, None, None]).prod(0)
+    return (q.clamp(min=0) ** _each(strengths, q.device)).prod(0)
 
 
 def reweigh(
@@ -29,23 +29,24 @@ def reweigh(
     rule: str,
     *,
     strength: float,
-    strengths: Sequence[float] = (1.0,),
+    strengths: Sequence[float] | Tensor = (1.0,),
     epsilon: float = 1e-4,
     samples: int = 1,
 ) -> Tensor:
     """log p*(token | attribute) over the candidates, normalised: (B, K); `-inf` in log_p stays out.
 
-    q: (terms, B, K), the mean of `samples` estimates   strengths: one for each term, times `strength`
+    q: (terms, B, K), the mean of `samples` estimates   strengths: one for each term, or (terms, B); times `strength`
 
     >>> even = torch.tensor([[0.5, 0.5]]).log()
     >>> reweigh(even, torch.tensor([[[0.2, 0.8]]]), "bayes", strength=1).exp()
     tensor([[0.2000, 0.8000]])
     """
-    weights = strength * sent(list(strengths), q.device)[:, None, None]
+    weights = strength * _each(strengths, q.device)
     if rule == "odds":
         # The odds of all terms together: one that is as good as certain does not outweigh one that is in doubt.
-        together = all_hold(q, [own / (max(strengths) or 1) for own in strengths])
-        log_q = weights.amax() * together.clamp(epsilon, 1 - epsilon).logit()[None]
+        most = weights.amax(0)
+        together = all_hold(q, (weights / torch.where(most > 0, most, 1.0))[:, :, 0])
+        log_q = (most * together.clamp(epsilon, 1 - epsilon).logit())[None]
     elif rule == "bayes":
         log_q = weights * q.clamp(epsilon, 1).log()
     elif rule == "logit":
@@ -54,3 +55,9 @@ def reweigh(
         log_q = weights * (samples * q).masked_fill(log_p.isneginf(), -torch.inf).log_softmax(-1)
         log_q = log_q.masked_fill(log_p.isneginf(), 0)
     return (log_p + log_q.sum(0)).log_softmax(-1)
+
+
+def _each(strengths: Sequence[float] | Tensor, device: torch.device) -> Tensor:
+    """(terms, B or 1, 1)"""
+    own = sent(strengths if isinstance(strengths, Tensor) else list(strengths), device)
+    return own[:, None, None] if own.dim() == 1 else own[:, :, None]

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from scone.errors import ConfigError
 from scone.lm import LMState
-from scone.lookahead.parts import EMBEDDINGS, GRADIENTS, LM_STATES, MASKED_LM, Parts
+from scone.lookahead.parts import EMBEDDINGS, GRADIENTS, LM_STATES, MASKED_LM, Parts, score_each
 from scone.options import Options
 from scone.output import Cost, Future, Timer
 from scone.text import Text
+from scone.verifier import Expression
 
 __all__ = ["Answer", "Lookahead", "Query"]
 
@@ -47,6 +48,7 @@ class Query:
     state: LMState | None = None  # the LM after the texts, before the candidates
     rows: Sequence[int] = ()  # n, into `state`
     timer: Timer = field(default_factory=Timer)  # takes the seconds of each phase
+    verifiers: Sequence[Expression] = ()  # n, what each candidate is judged by; none: all by that of the parts
     futures: Sequence[list[Future]] | None = None  # n, to be added to by `show`, where somebody looks on
 
     @cached_property
@@ -80,6 +82,27 @@ class Query:
         """What tokens of the LM after candidate i add to its text."""
         text = self.texts[i]
         return self.parts.lm.added([*text.prompt_ids, *text.new_ids, int(self.tokens[i])], path)
+
+    def score(self, texts: Sequence[str]) -> Tensor:
+        """(terms, rows): φ of texts, equally many for each candidate, those of a candidate side by side."""
+        if not self.verifiers:
+            return self.parts.score(texts)
+        return score_each(self._by_row(texts), lambda leaf, rows: leaf.evaluate([texts[i] for i in rows]))
+
+    def score_expected(self, texts: Sequence[str], means: Sequence[Tensor]) -> Tensor:
+        """The same of texts that go on with tokens known by their mean embeddings, (rows, tokens, D) a reader."""
+        if not self.verifiers:
+            return self.parts.score_expected(texts, means)
+        of = {leaf.key: mean for leaf, mean in zip(self.parts.readers, means)}
+
+        def expected(leaf: Any, rows: list[int]) -> Tensor:
+            return leaf.value_of_expected([texts[i] for i in rows], of[leaf.key][rows])
+
+        return score_each(self._by_row(texts), expected)
+
+    def _by_row(self, texts: Sequence[str]) -> list[Expression]:
+        count = len(self.verifiers)
+        return [self.verifiers[i * count // len(texts)] for i in range(len(texts))]
 
     def show(self, who: Lookahead, read: Callable[[], Sequence[str]]) -> None:
         """Keep the texts that a lookahead reads behind the candidates, those of a candidate side by side."""

@@ -127,6 +127,8 @@ class Draft(Lookahead):
             written=[query.written[i] for i in batch],
             state=None,
             rows=(),
+            verifiers=[query.verifiers[i] for i in batch] if query.verifiers else (),
+            futures=None if query.futures is None else [query.futures[i] for i in batch],
         )
         own.__dict__["step"] = query.step
         return own

@@ -39,7 +39,7 @@ class Expectation(Lookahead):
             means = lm.anticipate(forked, tokens, parts.lm_tables, among=self.among, likeliest=likeliest)
         query.show(self, lambda: [query.future(i, ids) for i, ids in enumerate(torch.stack(likeliest, 1).tolist())])
         with query.timer("estimate"):
-            q = parts.score_expected(query.written, means)
+            q = query.score_expected(query.written, means)
         rows, more = len(query.written), tokens - 1
         return Answer(q, Cost(lm_rows=rows * more, lm_passes=more, verifier_rows=rows * len(parts.readers)))
 

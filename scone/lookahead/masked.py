@@ -44,7 +44,7 @@ class Masked(Lookahead):
             means = [mlm.expect(hidden, table, temperature=self.temperature) for table in tables]
         query.show(self, lambda: self._likeliest(query, hidden, length))
         with query.timer("estimate"):
-            q = parts.score_expected(query.written, [mean.unflatten(0, (n, length)) for mean in means])
+            q = query.score_expected(query.written, [mean.unflatten(0, (n, length)) for mean in means])
         return Answer(q, Cost(masked_lm_rows=n, verifier_rows=n * len(parts.readers)))
 
     def _likeliest(self, query: Query, hidden: Tensor, length: int) -> list[str]:

@@ -23,10 +23,10 @@ class Nothing(Lookahead):
         parts = query.parts
         with query.timer("estimate"):
             if EMBEDDINGS not in parts.offers:
-                q = parts.score(query.written)
+                q = query.score(query.written)
             else:
                 n = len(query.written)
-                q = parts.score_expected(
+                q = query.score_expected(
                     query.written, [leaf.table.new_empty(n, 0, leaf.table.shape[1]) for leaf in parts.readers]
                 )
         return Answer(q, Cost(verifier_rows=len(query.written) * len(parts.verifier.leaves)))

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from scone.errors import DeviceError, ModelError
 from scone.lm import CausalLM, MaskedLM, same_vocabulary, sent
-from scone.verifier import Bridge, EmbeddingVerifier, Expression, Surfaces
+from scone.verifier import Bridge, EmbeddingVerifier, Expression, Leaf, Surfaces
 
-__all__ = ["EMBEDDINGS", "GRADIENTS", "LM_STATES", "MASKED_LM", "Parts"]
+__all__ = ["EMBEDDINGS", "GRADIENTS", "LM_STATES", "MASKED_LM", "Parts", "score_each"]
 
 LM_STATES = "lm states"
 MASKED_LM = "masked lm"
@@ -38,6 +38,7 @@ class Parts:
         self.readers: list[Any] = [leaf for leaf in verifier.leaves if leaf.reads_embeddings]
         self._masked_lm = masked_lm
         self._lm_bridges: dict[object, Bridge] = {}
+        self._lm_surfaces: tuple[int, Surfaces] | None = None
         self._bridges: dict[object, Bridge] = {}
         self._beside: dict[object, tuple[Any, Parts, bool]] = {}
 
@@ -78,7 +79,7 @@ class Parts:
     def with_lm(self, lm: CausalLM) -> Parts:
         """The same parts around another LM."""
         other = copy.copy(self)
-        other.lm, other._lm_bridges, other._beside = lm, {}, {}
+        other.lm, other._lm_bridges, other._lm_surfaces, other._beside = lm, {}, None, {}
         other.__dict__.pop("density", None)
         return other
 
@@ -96,6 +97,13 @@ class Parts:
         """Whether an LM that stands beside this one reads its tokens."""
         return next(same for _, parts, same in self._beside.values() if parts is other)
 
+    def _surfaces_of_lm(self) -> Surfaces:
+        """How the LM's tokens look, as many as its tokenizer has now."""
+        size = len(self.lm.tokenizer)
+        if self._lm_surfaces is None or self._lm_surfaces[0] != size:
+            self._lm_surfaces = size, Surfaces(self.lm.tokenizer)
+        return self._lm_surfaces[1]
+
     @cached_property
     def surfaces(self) -> Surfaces:
         """How the masked LM's tokens look."""
@@ -108,13 +116,13 @@ class Parts:
 
     def bridge(self, leaf: EmbeddingVerifier) -> Bridge:
         """From the masked LM's vocabulary to a verifier's."""
-        found, size = self._bridges.get(leaf.key), self.masked_lm.keep.shape[0]
+        found, size = self._bridges.get(_vocabulary(leaf)), self.masked_lm.keep.shape[0]
         if found is None or found.size != size:  # the model may have been resized
             if leaf.device != self.masked_lm.device:
                 raise DeviceError(
                     f"verifier {leaf.name} must be on the masked LM's device {self.masked_lm.device}, got {leaf.device}"
                 )
-            found = self._bridges[leaf.key] = Bridge(self.masked_lm.tokenizer, size, self.surfaces, leaf)
+            found = self._bridges[_vocabulary(leaf)] = Bridge(self.masked_lm.tokenizer, size, self.surfaces, leaf)
         return found
 
     @property
@@ -123,9 +131,10 @@ class Parts:
         return [self._lm_bridge(leaf).table for leaf in self.readers]
 
     def _lm_bridge(self, leaf: EmbeddingVerifier) -> Bridge:
-        found, size = self._lm_bridges.get(leaf.key), self.lm.vocabulary
+        found, size = self._lm_bridges.get(_vocabulary(leaf)), self.lm.vocabulary
         if found is None or found.size != size:
-            found = self._lm_bridges[leaf.key] = Bridge(self.lm.tokenizer, size, Surfaces(self.lm.tokenizer), leaf)
+            found = Bridge(self.lm.tokenizer, size, self._surfaces_of_lm(), leaf)
+            self._lm_bridges[_vocabulary(leaf)] = found
         return found
 
     def combine(self, values: Mapping[object, Tensor]) -> Tensor:
@@ -145,3 +154,36 @@ class Parts:
     def near(self, values: Tensor) -> Tensor:
         """Values where the LM is, for what is combined to be in one place."""
         return sent(values, self.lm.device)
+
+
+def _vocabulary(leaf: EmbeddingVerifier) -> object:
+    """The same for verifiers of one classifier, whatever their targets: its bridge is good for all of them."""
+    return leaf.table.data_ptr(), id(leaf.tokenizer)
+
+
+def score_each(verifiers: Sequence[Expression], evaluate: Callable[[Leaf, list[int]], Tensor]) -> Tensor:
+    """(terms, n): the value of each of n rows under its own verifier, 1 for terms that it lacks.
+
+    `evaluate(leaf, rows)` gives a leaf's values at some of the rows: each leaf is asked once, about those that need it.
+
+    >>> from scone.verifier import Verifier
+    >>> long = Verifier.from_callable(lambda texts: [len(text) / 8 for text in texts])
+    >>> texts = ["good", "bad"]
+    >>> score_each([long, ~long], lambda leaf, rows: leaf.evaluate([texts[i] for i in rows]))
+    tensor([[0.5000, 0.6250]])
+    """
+    needed: dict[object, tuple[Leaf, list[int]]] = {}
+    members: dict[int, tuple[Expression, list[int]]] = {}
+    for row, verifier in enumerate(verifiers):
+        members.setdefault(id(verifier), (verifier, []))[1].append(row)
+        for leaf in verifier.leaves:
+            needed.setdefault(leaf.key, (leaf, []))[1].append(row)
+    values: dict[object, Tensor] = {}
+    for key, (leaf, rows) in needed.items():
+        values[key] = torch.zeros(len(verifiers))
+        values[key][rows] = evaluate(leaf, rows).cpu()
+    q = torch.ones(max(len(verifier.terms) for verifier, _ in members.values()), len(verifiers))
+    for verifier, rows in members.values():
+        own = {leaf.key: values[leaf.key][rows] for leaf in verifier.leaves}
+        q[: len(verifier.terms), rows] = torch.stack([term.combine(own) for term in verifier.terms])
+    return q

@@ -63,9 +63,9 @@ class Paths(Lookahead):
         written = [text for text in query.written for _ in range(self.count)]
         with query.timer("estimate"):
             if self.judged == "expected":
-                q = parts.score_expected(written, means)
+                q = query.score_expected(written, means)
             else:
-                q = parts.score([text + future for text, future in zip(written, futures())])
+                q = query.score([text + future for text, future in zip(written, futures())])
         cost = Cost(
             lm_rows=rows * (tokens - 1),
             lm_passes=tokens - 1,

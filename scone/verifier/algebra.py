@@ -63,6 +63,16 @@ class Expression:
         """
         raise NotImplementedError
 
+    def at_least(self, threshold: float) -> Expression:
+        """The same verifier, satisfied from a threshold on: φ / threshold, and 1 above it, so that steering stops there.
+
+        >>> from scone.verifier import Verifier
+        >>> half = Verifier.from_callable(lambda texts: [0.5 for _ in texts])
+        >>> half.at_least(0.8).score("any"), half.at_least(0.4).score("any")
+        (tensor([0.6250]), tensor([1.]))
+        """
+        return _AtLeast(self, threshold)
+
     def __and__(self, other: Expression) -> Expression:
         if not isinstance(other, Expression):
             return NotImplemented
@@ -103,6 +113,24 @@ class _Not(Expression):
 
     def combine(self, values: Mapping[object, Tensor]) -> Tensor:
         return 1 - self.inner.combine(values)
+
+
+class _AtLeast(Expression):
+    def __init__(self, inner: Expression, threshold: float) -> None:
+        if not isinstance(threshold, int | float) or isinstance(threshold, bool) or not 0 < threshold <= 1:
+            raise ConfigError(f"threshold must be a number in (0, 1], got {threshold!r}")
+        self.inner, self.threshold = inner, float(threshold)
+        self.strength = inner.strength
+
+    def reading(self, view: Callable[[str], str]) -> Expression:
+        return _AtLeast(self.inner.reading(view), self.threshold).with_strength(self.strength)
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        return self.inner.leaves
+
+    def combine(self, values: Mapping[object, Tensor]) -> Tensor:
+        return (self.inner.combine(values) / self.threshold).clamp(max=1)
 
 
 class _And(Expression):

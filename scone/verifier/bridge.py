@@ -44,6 +44,7 @@ class Surfaces:
         self._special = frozenset(tokenizer.all_special_ids)
         self._byte_level = _has_byte_level_decoder(tokenizer)
         self._known: dict[int, bytes] = {}
+        self._splits: list[tuple[Any, list[list[int]]]] = []
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -68,6 +69,14 @@ class Surfaces:
             spans.append((end, end + len(piece)))
             end += len(piece)
         return "".join(pieces), spans
+
+    def split_by(self, tokenizer: Any) -> list[list[int]]:
+        """For each token the tokens of another tokenizer that cover its text; found once for tokenizers that are alike."""
+        for other, bags in self._splits:
+            if same_vocabulary(other, tokenizer):
+                return bags
+        self._splits.append((tokenizer, split_surfaces(self, tokenizer)))
+        return self._splits[-1][1]
 
     @cached_property
     def index(self) -> dict[bytes, int]:
@@ -162,7 +171,7 @@ class Bridge:
         if self.identical:
             rows = min(self.size, source.shape[0])
             return source if rows == source.shape[0] == self.size else _resized(source, self.size)
-        bags = split_surfaces(self.surfaces, self.verifier.tokenizer)[: self.size]
+        bags = self.surfaces.split_by(self.verifier.tokenizer)[: self.size]
         bags = [[i for i in bag if i < source.shape[0]] for bag in bags]  # tokenizers may know more than the model has
         flat = torch.tensor([i for bag in bags for i in bag], dtype=torch.long)
         ends = torch.tensor([len(bag) for bag in bags]).cumsum(0)

@@ -21,8 +21,8 @@ import scone
 ROOT = Path(__file__).parents[2]
 # From below to above: a room is a module or a folder of scone, and imports only from rooms before it.
 ROOMS = [
-    "errors", "blame", "forking", "options", "seeds", "trace", "output", "reweigh", "encoder", "decoder_step", "embedded", "loading", "lm",
-    "verifier", "text", "failure", "prompts", "lookahead", "config", "particles", "processors", "grammar", "loop", "values", "hf",
+    "errors", "blame", "forking", "options", "seeds", "trace", "output", "encoder", "decoder_step", "embedded", "loading", "lm", "reweigh",
+    "verifier", "text", "failure", "prompts", "lookahead", "config", "particles", "processors", "grammar", "loop", "values", "vllm", "hf",
     "decode", "reference", "settings", "tools", "jobs", "evaluate", "cli", "__main__",
 ]  # fmt: skip
 FLAT = [
@@ -91,8 +91,8 @@ PUBLIC = {
         "Mix", "Nothing", "Parts", "Paths", "Query", "Rollout", "Taylor", "draw_from_head",
     ],
     "scone.lm": [
-        "Candidates", "CausalLM", "LMState", "MaskedLM", "Reading", "check_finite", "choose", "common_prefix",
-        "position_limit", "propose", "read_on", "same_vocabulary", "special_frame", "truncate",
+        "Candidates", "CausalLM", "Embeddings", "LMState", "MaskedLM", "Reading", "check_finite", "choose", "common_prefix",
+        "mark", "position_limit", "propose", "read_on", "same_vocabulary", "special_frame", "truncate",
     ],
     "scone.verifier": [
         "Bridge", "EmbeddingVerifier", "Expression", "Leaf", "Linearised", "Reading", "Surfaces", "Verifier", "View", "as_verifier",
