@@ -23,6 +23,10 @@ def attention_mask(model: Any, mask: Tensor, queries: int) -> Tensor:
     """The mask (B, T) in the form in which the host does not wait for its values: (B, 1, queries, T) bool on a GPU.
 
     Every query sees all that the mask shows: those of an encoder, or the last one of a causal LM.
+
+    >>> import torch
+    >>> attention_mask(None, torch.tensor([[False, True]]), queries=1)
+    tensor([[0, 1]])
     """
     if mask.device.type != "cuda" or not _takes_ready_masks(model):
         return mask.long()

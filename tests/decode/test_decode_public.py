@@ -91,8 +91,9 @@ PUBLIC = {
         "Mix", "Nothing", "Parts", "Paths", "Query", "Rollout", "Taylor", "draw_from_head",
     ],
     "scone.lm": [
-        "Candidates", "CausalLM", "Embeddings", "LMState", "MaskedLM", "Reading", "check_finite", "choose", "common_prefix",
-        "mark", "position_limit", "propose", "read_on", "same_vocabulary", "special_frame", "truncate",
+        "Candidates", "CausalLM", "Embeddings", "LMState", "MaskedLM", "Reading", "attention_mask", "check_finite",
+        "choose", "common_prefix", "fetched", "mark", "position_limit", "propose", "read_on", "same_vocabulary",
+        "sent", "special_frame", "truncate",
     ],
     "scone.verifier": [
         "Bridge", "EmbeddingVerifier", "Expression", "Leaf", "Linearised", "Reading", "Surfaces", "Verifier", "View", "as_verifier",
