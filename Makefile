@@ -40,6 +40,7 @@ help:
 	@echo 'make demo           plain against controlled text for three tasks, ends with a table (under 5 minutes)'
 	@echo 'make test           all tests'
 	@echo 'make hub-test       the folders for the kernel hub, with the library `kernels` in $(HUB)'
+	@echo 'make test-tools     engines inside lm-eval and genlm-control, in .venv-tools'
 	@echo 'make mutants        break the package one line at a time: every mutant has to fail its tests (long)'
 	@echo 'make torture        faults, hostile input, many threads and long runs (under 60 minutes)'
 	@echo 'make compat         the tests with the oldest and the newest transformers and triton that are admitted (long)'
@@ -102,6 +103,11 @@ $(VLLM)/.installed: $(VLLM)/.required pyproject.toml $(EXTENSION_SOURCES)
 
 test-vllm: $(VLLM)/.installed
 	$(VLLM)/bin/python -m pytest tests/serving/test_vllm_real.py
+# lm-eval and genlm-control bring a hundred packages, so that they have an environment of their own.
+test-tools:
+	@$(MAKE) --no-print-directory VENV=.venv-tools setup
+	@.venv-tools/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt lm-eval==0.4.13 genlm-control==0.4.1
+	.venv-tools/bin/python -m pytest tests/tools
 
 mutants: setup
 	$(BIN)/python -m tests.mutants $(MUTANTS)
