@@ -32,7 +32,7 @@ EXTENSION_SOURCES := setup.py $(shell find csrc -type f 2>/dev/null)
 
 HUB := .venv-hub
 
-.PHONY: help setup demo test hub-test mutants torture compat audit lint bench evaluate evaluate-full docs test-ray test-vllm site package clean
+.PHONY: help setup demo test test-tools hub-test mutants torture compat audit lint bench evaluate evaluate-full docs test-ray test-vllm site package clean
 .DEFAULT_GOAL := help
 
 help:
@@ -103,6 +103,7 @@ $(VLLM)/.installed: $(VLLM)/.required pyproject.toml $(EXTENSION_SOURCES)
 
 test-vllm: $(VLLM)/.installed
 	$(VLLM)/bin/python -m pytest tests/serving/test_vllm_real.py
+
 # lm-eval and genlm-control bring a hundred packages, so that they have an environment of their own.
 test-tools:
 	@$(MAKE) --no-print-directory VENV=.venv-tools setup
