@@ -31,7 +31,7 @@ def control(engine: Scone, prompts: int, tokens: int) -> str:
     """A text of each preset for each of so many prompts of the sentiment task, evenly spread over it."""
     known = [prompt.text for prompt in builtin_prompts(TASKS["sentiment"])]
     chosen = [known[i * len(known) // prompts] for i in range(prompts)]
-    presets = {"plain": SconeConfig(strength=0), "paper": SconeConfig.paper(), "default": SconeConfig()}
+    presets = {"plain": SconeConfig.plain(), "paper": SconeConfig.paper(), "default": SconeConfig()}
     presets |= {f"default, strength {strength}": SconeConfig(strength=strength) for strength in STRENGTHS}
     found = {name: Written() for name in presets}
     for i, prompt in enumerate(chosen):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from scone.lookahead import Expectation, Gibbs, Lookahead, Mix, Nothing, Rollout, Taylor
+from scone.lookahead import Expectation, Gibbs, Lookahead, Rollout, Taylor
 from scone.options import Options, choice, integer, number, one_of, option
 from scone.reweigh import RULES
 
@@ -50,19 +50,19 @@ class SconeConfig(Options):
     top_k: int = option(10, integer(1), "candidates for the next token: the k likeliest")
     top_p: float = option(1.0, number(0, 1, above=True), "keep only the likeliest candidates that reach this mass")
     min_p: float = option(0.0, number(0, 1), "drop candidates below this share of the likeliest one's probability")
-    min_mass: float = option(0.02, number(0, 1), "a candidate less probable than this gets no lookahead of its own")
+    min_mass: float = option(0.05, number(0, 1), "a candidate less probable than this gets no lookahead of its own")
     temperature: float = option(1.0, number(0, above=True), "of the language model's distribution")
     context_window: int | None = option(
-        None, integer(1, optional=True), "tokens of the LM, the last ones, that are judged; none: all that fit"
+        64, integer(1, optional=True), "tokens of the LM, the last ones, that are judged; none: all that fit"
     )
-    lookahead: Lookahead = option(Mix(Expectation(tokens=3), Nothing()), one_of(Lookahead), "who looks ahead")
+    lookahead: Lookahead = option(Expectation(tokens=1), one_of(Lookahead), "who looks ahead")
     reweigh: str = option("odds", choice(*RULES), "how q changes the next-token distribution")
-    strength: float = option(24.0, number(0), "how strongly q counts, for attributes without a strength of their own")
+    strength: float = option(6.0, number(0), "how strongly q counts, for attributes without a strength of their own")
     epsilon: float = option(
         1e-4, number(0, 0.5, above=True), "q is clamped to at least this: no estimate alone rules a candidate out"
     )
 
-    particles: int = option(1, integer(1), "texts written side by side for each that is asked for; one is kept")
+    particles: int = option(6, integer(1), "texts written side by side for each that is asked for; one is kept")
     keep: str = option("best", choice("best", "sample"), "keep the best particle by φ, or one drawn by its weight")
     resample: float = option(
         0.9, number(0, 1), "particles are resampled where their effective number falls below this share; 0: never"
@@ -86,15 +86,40 @@ class SconeConfig(Options):
             coupled=False,
             estimate=Taylor(form="mean", linearise="prob", marginals="unmasked", clamp=False),
         )
-        paper = cls(top_k=10, min_mass=0.0, reweigh="softmax", strength=1.0, lookahead=lookahead)
+        paper = cls(
+            top_k=10,
+            min_mass=0.0,
+            context_window=None,
+            reweigh="softmax",
+            strength=1.0,
+            particles=1,
+            lookahead=lookahead,
+        )
         return paper.replace(**changes)
 
     @classmethod
     def fast(cls, **changes: Any) -> SconeConfig:
-        """The cheapest useful setting: fewer candidates, one expected token of lookahead, a short context.
+        """A third of the default's work: two particles.
 
-        >>> SconeConfig.fast().lookahead
-        Expectation(tokens=1, among=8)
+        >>> SconeConfig.fast() == SconeConfig(particles=2)
+        True
         """
-        fast = cls(top_k=8, min_mass=0.05, context_window=64, lookahead=Expectation(tokens=1, among=8))
-        return fast.replace(**changes)
+        return cls(particles=2).replace(**changes)
+
+    @classmethod
+    def quality(cls, **changes: Any) -> SconeConfig:
+        """Three times the default's work: eighteen particles to choose from.
+
+        >>> SconeConfig.quality() == SconeConfig(particles=18)
+        True
+        """
+        return cls(particles=18).replace(**changes)
+
+    @classmethod
+    def plain(cls, **changes: Any) -> SconeConfig:
+        """No control: one text, sampled from the candidates as the LM has them.
+
+        >>> SconeConfig.plain() == SconeConfig(strength=0, particles=1)
+        True
+        """
+        return cls(strength=0.0, particles=1).replace(**changes)

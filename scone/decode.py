@@ -26,8 +26,8 @@ from scone.loading import EMBEDDED, load_causal_lm, load_masked_lm
 from scone.lookahead import Parts
 from scone.loop import Loop, Taken, prefill
 from scone.output import Cost, Output, Step
-from scone.particles import Population
-from scone.processors import Processor, Processors, check_particles
+from scone.particles import CHECKPOINT, Population
+from scone.processors import Processor, Processors, may_change_places
 from scone.prompts import Prompt, check_counts, check_sampling, check_stops, check_timeout, open_prompts
 from scone.text import Text, Writer
 from scone.trace import Told, Trace
@@ -35,9 +35,6 @@ from scone.values import Prefix, values
 from scone.verifier import Verifier, as_verifier
 
 __all__ = ["Output", "Scone", "SconeConfig", "Step", "Verifier"]
-
-CHECKPOINT = 8
-"""Tokens after which a stream of particles chooses what it shows."""
 
 
 class Scone:
@@ -225,7 +222,9 @@ class Scone:
         logits_processor: Sequence[Processor] = (),
         timeout: float | None = None,
     ) -> Iterator[str]:
-        """The continuation of one prompt, piece by piece as it is written; together they are `generate`'s.
+        """The continuation of one prompt, piece by piece as it is written; without particles it is `generate`'s.
+
+        Particles are chosen among every eight tokens, so that what is shown has been chosen and stays.
 
         >>> engine = Scone.from_pretrained()
         >>> pieces = list(engine.stream("The movie was", max_new_tokens=5, seed=0))
@@ -236,7 +235,8 @@ class Scone:
         check_sampling(logits_processor, do_sample)
         check_timeout(timeout)
         (text,) = self.open([prompt], max_new_tokens=max_new_tokens, seed=seed)
-        loop = self.loop(stop, stop_token_ids, logits_processor, do_sample, [text])
+        moving = may_change_places(logits_processor)  # else it is written as one particle: choosing moves them
+        loop = self.loop(stop, stop_token_ids, logits_processor, do_sample, [text] if moving else ())
         return self._stream(loop, text, max_new_tokens, timeout)
 
     def next_token(
@@ -329,17 +329,20 @@ class Scone:
         do_sample: bool = True,
         texts: Sequence[Text] = (),
     ) -> Loop:
-        """The decode loop of one call; with `texts`, each is written as the particles that the options ask for."""
+        """The decode loop of one call; with `texts`, each is written as the particles that the options ask for.
+
+        Particles keep their places, and are not resampled, where a processor may count on places.
+        """
         check_fork()
         strings = check_stops(stop, stop_token_ids, vocabulary=self.parts.lm.vocabulary)
         writer = Writer(self.parts.lm, stop=strings, stop_token_ids=stop_token_ids)
         config, population = self.config, None
-        check_particles(processors, config.particles)
         pad = self.lm_tokenizer.pad_token_id
         pad = next(iter(self.parts.lm.stop_ids), 0) if pad is None else pad
         process = Processors(processors, pad=pad) if processors else None
         if texts and config.particles > 1:
-            population = Population.of(texts, count=config.particles, keep=config.keep, share=config.resample)
+            share = config.resample if may_change_places(processors) else 0.0
+            population = Population.of(texts, count=config.particles, keep=config.keep, share=share)
         return Loop(self.parts, config, self.lookahead, writer, do_sample, process, population)
 
     def _write(self, loop: Loop, texts: Sequence[Text], max_new_tokens: int) -> Iterator[Taken]:
@@ -438,9 +441,7 @@ class Scone:
         for i, _ in enumerate(steps, 1):
             if i % CHECKPOINT or i == max_new_tokens:
                 continue
-            (kept,) = population.kept()
-            population.redraw(0, [kept] * len(population.particles))
-            chosen = population.particles[kept]
+            chosen = population.settle()
             safe = len(chosen.continuation) - loop.writer.held_back(chosen)
             if safe > shown:
                 yield chosen.continuation[shown:safe]

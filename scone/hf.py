@@ -23,8 +23,8 @@ from scone.forking import check_fork
 from scone.lm import CausalLM, LMState, sent
 from scone.lookahead.parts import LM_STATES
 from scone.loop import Decision, Loop, commit, prefill
-from scone.particles import Population
-from scone.processors import check_particles, of_all, with_new
+from scone.particles import CHECKPOINT, Population
+from scone.processors import may_change_places, of_all, with_new
 from scone.prompts import check_counts, check_seed
 from scone.seeds import text_seed
 from scone.text import Text, Writer
@@ -52,8 +52,8 @@ def generate_with(
     """The decoding loop that `generate(custom_generate=...)` runs; returns what `generate` returns.
 
     The prompts are those of `input_ids` (B, T), padded on the left; processors run before the candidates are picked.
-    Where texts have ended before others the result holds no cache. With particles the streamer gets the text that was
-    kept, at the end.
+    Where texts have ended before others the result holds no cache. With particles the streamer gets what has been chosen,
+    every few tokens; at the end where a processor may keep state by rows.
 
     >>> from functools import partial
     >>> from scone.decode import Scone
@@ -66,7 +66,6 @@ def generate_with(
     check_seed(seed)
     _check_prompt(input_ids)
     _check_mode(generation_config, engine.config.particles)
-    check_particles(logits_processor, engine.config.particles)
     parts = engine.parts if model is engine.lm else engine.parts.with_lm(CausalLM(model, engine.lm_tokenizer))
     lm = parts.lm
     mask = model_kwargs.get("attention_mask")
@@ -79,10 +78,11 @@ def generate_with(
     streamer = shown if streamer is None else streamer
     if streamer is not None and streamer is not shown:
         streamer.put(input_ids.cpu())
-    population, prompt = None, input_ids
+    population, prompt, moving = None, input_ids, may_change_places(logits_processor)
     if engine.config.particles > 1:
         config = engine.config
-        population = Population.of(texts, count=config.particles, keep=config.keep, share=config.resample)
+        share = config.resample if moving else 0.0
+        population = Population.of(texts, count=config.particles, keep=config.keep, share=share)
         each = torch.arange(len(texts)).repeat_interleave(config.particles)
         texts, state, prompt = population.particles, lm.select(state, each), input_ids[each.to(input_ids.device)]
     place = {id(text): b for b, text in enumerate(texts)}  # rows of the batch: the loop drops texts that have ended
@@ -96,7 +96,9 @@ def generate_with(
     writer = Writer(lm, stop_token_ids=_ids(generation_config.eos_token_id))
     loop = Loop(parts, engine.config, engine.lookahead, writer, generation_config.do_sample, process, population)
     collected = _Collected(generation_config, lm.vocabulary, pad)
-    for taken in watched(loop.run(texts, state, generation_config.max_length - prompt.shape[1]), lambda: texts):
+    told = 0  # tokens that the streamer got, where particles are chosen among
+    steps = loop.run(texts, state, generation_config.max_length - prompt.shape[1])
+    for i, taken in enumerate(watched(steps, lambda: texts), 1):
         rows = [place[id(text)] for text in taken.texts]
         collected.add(taken.decision, taken.state.logits, rows, like=prompt)
         written = with_new(prompt, texts, pad)
@@ -106,10 +108,15 @@ def generate_with(
         for b, text in zip(rows, taken.texts):
             text.finish_reason = "stop" if ended[b] else None  # `generate` has the say, not the writer
         state = taken.state
+        if streamer is not None and population is not None and moving and i % CHECKPOINT == 0:
+            chosen = population.settle().new_ids
+            for token in chosen[told:]:
+                streamer.put(torch.tensor([token]))
+            told = len(chosen)
     if population is not None:
         population.finish(parts.verifier.score([text.text for text in texts]))
         written = written[population.kept()]
-        for column in written[:, prompt.shape[1] :].cpu().T if streamer is not None else ():
+        for column in written[:, prompt.shape[1] + told :].cpu().T if streamer is not None else ():
             streamer.put(column)
     if streamer is not None:
         streamer.end()

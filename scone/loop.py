@@ -272,6 +272,8 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
                 continuation, ended = loop.writer.continuation(text, int(candidates.tokens[b, k]))
                 (exact if ended or remaining == 0 else ahead).append((b, k))
                 written[b, k] = (text.context + continuation)[begin:]
+    # Texts with verifiers of their own are not compared.
+    asked, row_of = _without_twins(ahead, texts, candidates, draws=loop.lookahead.draws or bool(own))
 
     def about(pairs: list[tuple[int, int]]) -> Query:
         return Query(
@@ -292,7 +294,7 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
         return query.score(query.written)
 
     def ask(rows: range) -> tuple[Answer, Query]:
-        query = about(ahead[rows.start : rows.stop])
+        query = about(asked[rows.start : rows.stop])
         return loop.lookahead.judge(query), query
 
     found: list[Tensor] = []  # (terms or fewer, n) each
@@ -304,17 +306,41 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
             *_filled(found, exact, candidates, terms), Cost(verifier_rows=len(exact) * len(parts.verifier.leaves))
         )
 
-    answers, queries = zip(*loop.room.spread("candidates", len(ahead), ask))
-    found += [answer.q for answer in answers]
+    answers, queries = zip(*loop.room.spread("candidates", len(asked), ask))
+    if len(asked) < len(ahead):
+        found.append(torch.cat([answer.q for answer in answers], 1)[:, [row_of[pair] for pair in ahead]])
+    else:
+        found += [answer.q for answer in answers]
     cost = sum((answer.cost for answer in answers), Cost(verifier_rows=len(exact) * len(parts.verifier.leaves)))
     read = [query for query in queries if query.was_read is not None]
     cost += Cost(lm_rows=sum(len(query.written) for query in read), lm_passes=len(read))
     carried = None if answers[0].carried is None else [entry for answer in answers for entry in answer.carried]
-    place = {pair: row for row, pair in enumerate(ahead)}
     after = queries[0].was_read if len(queries) == 1 else None  # in parts, the LM reads the one that is taken once more
     futures = [own for query in queries for own in query.futures or ()]
     filled = _filled(found, [*exact, *ahead], candidates, terms)
-    return Judged(*filled, cost, place, carried, after, futures)
+    return Judged(*filled, cost, row_of, carried, after, futures)
+
+
+def _without_twins(
+    ahead: Sequence[tuple[int, int]], texts: Sequence[Text], candidates: Candidates, *, draws: bool
+) -> tuple[list[tuple[int, int]], dict[tuple[int, int], int]]:
+    """The candidates to ask about, and for each of `ahead` its row among them: the same tokens are judged once.
+
+    Particles have in common what they began with. A lookahead that draws has futures of its own for each text.
+    """
+    if draws:
+        return list(ahead), {pair: row for row, pair in enumerate(ahead)}
+    keys = [(text.context, *text.prompt_ids, *text.new_ids) for text in texts]
+    asked: list[tuple[int, int]] = []
+    found: dict[tuple[object, int], int] = {}
+    row_of = {}
+    for b, k in ahead:
+        key = keys[b], int(candidates.tokens[b, k])
+        if key not in found:
+            found[key] = len(asked)
+            asked.append((b, k))
+        row_of[b, k] = found[key]
+    return asked, row_of
 
 
 def _begin(text: Text, lm: CausalLM, window: int | None) -> int:

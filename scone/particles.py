@@ -5,7 +5,8 @@ that the particles stand for the LM's own texts that satisfy the verifier, whate
 
     W_t = W_{t-1} · p(y_t) q(y_t) / (p*(y_t) q_{t-1}),        at the end q is φ
 
-Where the best is kept (`keep="best"`) nothing is to be corrected, and the weight is q.
+Where the best is kept (`keep="best"`) nothing is to be corrected, and the weight is the odds of q, which still tell particles
+apart where all of them are likely to end well.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from scone.text import Text
 if TYPE_CHECKING:
     from scone.loop import Decision
 
-__all__ = ["Particle", "Population", "systematic"]
+__all__ = ["CHECKPOINT", "Particle", "Population", "systematic"]
+
+CHECKPOINT = 8
+"""Tokens after which a stream of particles chooses what it shows."""
 
 _LEAST = 1e-12  # what q and φ are taken to be at least, so that weights stay finite
 
@@ -89,10 +93,14 @@ class Population:
         """All of them, group by group."""
         return [particle for group in self.groups for particle in group]
 
+    def _twist(self, q: Tensor) -> Tensor:
+        """What weights are made of: log q, or its log-odds where the best is kept."""
+        return q.clamp(min=_LEAST).log() if self.keep == "sample" else q.clamp(_LEAST, 1 - 1e-6).logit()
+
     def weigh(self, living: Sequence[Text], decision: Decision, chosen: Sequence[int]) -> None:
         """Enter a step of the particles that live."""
         found = torch.tensor(list(chosen))[:, None]
-        candidates, q = decision.candidates, decision.q.clamp(min=_LEAST).log()
+        candidates, q = decision.candidates, self._twist(decision.q)
         log_p = candidates.log_p.log_softmax(-1).gather(1, found)[:, 0].tolist()
         log_p_star = decision.log_p_star.gather(1, found)[:, 0].tolist()
         log_q, judged = q.gather(1, found)[:, 0].tolist(), decision.judged.seen.tolist()
@@ -127,9 +135,15 @@ class Population:
                 particle.become(taken[i])
             particle.log_weight = 0.0
 
+    def settle(self) -> Particle:
+        """Choose for the one text that there is: all its particles go on from the one that is kept."""
+        (kept,) = self.kept()
+        self.redraw(0, [kept] * len(self.particles))
+        return self.particles[kept]
+
     def finish(self, phi: Tensor) -> None:
         """Enter φ of the finished texts: (particles,), in their order."""
-        for particle, value in zip(self.particles, phi.clamp(min=_LEAST).log().tolist()):
+        for particle, value in zip(self.particles, self._twist(phi).tolist()):
             particle.log_weight += value - particle.log_q
             particle.log_q = value
 

@@ -8,7 +8,7 @@ padding nor the rest of the batch plays a part; `PerText` makes a processor with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from transformers import LogitsProcessor
 from scone.errors import InputError
 from scone.text import Text
 
-__all__ = ["OneByOne", "PerText", "Processor", "Processors", "check_particles", "of_all", "with_new"]
+__all__ = ["OneByOne", "PerText", "Processor", "Processors", "may_change_places", "of_all", "with_new"]
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 """(ids (B, T), scores (B, V)) -> scores (B, V), as transformers has it."""
@@ -178,18 +178,13 @@ def of_one_row(processor: object) -> bool:
     return of_transformers or isinstance(processor, OneByOne)
 
 
-def check_particles(processors: Sequence[object], particles: int) -> None:
-    """Raise InputError where texts are written as particles, which change places, and a processor may count on places.
+def may_change_places(processors: Iterable[object]) -> bool:
+    """Whether texts may go on from one another's past: a processor that may keep state by rows would not follow.
 
-    >>> check_particles([OneByOne(lambda ids, scores: scores)], 4)
-    >>> check_particles([lambda ids, scores: scores], 1)
+    >>> may_change_places([OneByOne(lambda ids, scores: scores)]), may_change_places([lambda ids, scores: scores])
+    (True, False)
     """
-    for processor in processors if particles > 1 else ():
-        if not of_one_row(processor) and not isinstance(processor, PerText):
-            raise InputError(
-                f"logits_processor must hold OneByOne(processor) or PerText(factory) with particles={particles}, "
-                f"got {type(processor).__name__}: particles go on from one another's past, which its state would not follow"
-            )
+    return all(of_one_row(processor) or isinstance(processor, PerText) for processor in processors)
 
 
 def with_new(prompt: Tensor, texts: Sequence[Text], pad: int) -> Tensor:

@@ -21,7 +21,9 @@ __all__ = ["PRESETS", "Flat", "flat_options", "name_of", "parse_settings", "read
 PRESETS: dict[str, Callable[[], SconeConfig]] = {
     "default": SconeConfig,
     "fast": SconeConfig.fast,
+    "quality": SconeConfig.quality,
     "paper": SconeConfig.paper,
+    "plain": SconeConfig.plain,
 }
 
 _SHARED = [field.name for field in dataclasses.fields(SconeConfig)]

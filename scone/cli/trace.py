@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EPILOG = """examples:
   scone trace "The movie was" --out trace.html
-  scone trace "The movie was" --attribute positive --beside strength=0
+  scone trace "The movie was" --attribute positive --beside plain
   scone trace "My day" --lookahead paths --beside default,lookahead=nothing --out compare.html
   scone trace "The food was" --samples 4 --out trace.json"""
 
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--beside",
         metavar="SETTINGS",
-        help="a second text with other settings, for example strength=0 or fast,top_k=20",
+        help="a second text with other settings, for example plain or fast,top_k=20",
     )
     parser.add_argument("--samples", type=positive, default=1, metavar="N", help="texts of each settings (default: 1)")
     parser.add_argument("--max-new-tokens", type=positive, default=25, metavar="N", help="length (default: 25)")

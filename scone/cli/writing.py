@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,8 @@ from scone.config import SconeConfig
 from scone.errors import InputError, SconeError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from scone.decode import Scone
     from scone.verifier import Expression
 
@@ -69,13 +72,13 @@ class Writer:
     ) -> Iterator[Written]:
         """Texts in the order of the prompts, a batch at a time, with the verifiers' scores.
 
-        Plain is the same sampler with strength 0: both draw with the same random numbers from the same candidates.
+        Plain is the same sampler with strength 0 and one particle: both draw with the same random numbers from the same candidates.
         `tick` is called once for each token.
         """
         from scone.processors import OneByOne
 
-        engine = self.engine if method == CONTROLLED else self.engine.with_config(strength=0.0)
-        watch = [OneByOne(lambda ids, logits: (tick(), logits)[1])] if tick else []
+        engine = self.engine if method == CONTROLLED else self.engine.with_config(strength=0.0, particles=1)
+        watch = [OneByOne(_every(engine.config.particles, tick))] if tick else []
         for chunk in _chunks(prompts, max(1, batch // samples)):
             began = time.perf_counter()
             out = engine.generate(
@@ -146,6 +149,18 @@ class Models:
         except (OSError, ValueError) as problem:  # transformers: no such model, not this kind of model, no network
             first_line = str(problem).strip().partition("\n")[0]
             raise InputError(f"cannot load {name!r}: {first_line}") from problem
+
+
+def _every(count: int, tick: Callable[[], None]) -> Callable[[Tensor, Tensor], Tensor]:
+    """A processor that ticks at every so many calls, and changes nothing."""
+    calls = itertools.count(1)
+
+    def watch(ids: Tensor, logits: Tensor) -> Tensor:
+        if next(calls) % count == 0:
+            tick()
+        return logits
+
+    return watch
 
 
 def _chunks(items: Sequence[str], size: int) -> Iterable[list[str]]:

@@ -148,6 +148,11 @@ class Lookahead(Options):
         return frozenset()
 
     @property
+    def draws(self) -> bool:
+        """Whether futures are drawn: then texts that are the same so far have different ones."""
+        return True
+
+    @property
     def samples(self) -> int:
         """Estimates that q is the mean of; `reweigh="softmax"` sums them."""
         return 1

@@ -25,6 +25,7 @@ class Expectation(Lookahead):
     """
 
     needs = frozenset({LM_STATES, EMBEDDINGS})
+    draws = False
 
     tokens: int = option(3, integer(1), "tokens to look ahead")
     among: int = option(10, integer(1, 64), "an expectation is over this many of the likeliest tokens")

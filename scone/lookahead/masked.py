@@ -28,6 +28,7 @@ class Masked(Lookahead):
     """
 
     needs = frozenset({MASKED_LM, EMBEDDINGS})
+    draws = False
 
     tokens: int = option(6, integer(1), "tokens of the masked LM to look ahead")
     temperature: float = option(1.0, number(0, above=True), "of the masked LM")

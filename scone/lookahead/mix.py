@@ -56,6 +56,11 @@ class Mix(Lookahead):
         """What any of its parts needs."""
         return frozenset().union(*(part.needs for part in self.parts))
 
+    @property
+    def draws(self) -> bool:
+        """Whether any of its parts draws."""
+        return any(part.draws for part in self.parts)
+
     def serving(self, offers: frozenset[str]) -> Lookahead:
         return Mix(*(part.serving(offers) for part in self.parts), weights=self.weights)
 

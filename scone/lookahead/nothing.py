@@ -19,6 +19,8 @@ class Nothing(Lookahead):
     Nothing()
     """
 
+    draws = False
+
     def judge(self, query: Query) -> Answer:
         parts = query.parts
         with query.timer("estimate"):

@@ -45,7 +45,7 @@ class Trace(list["list[Step]"]):
     >>> from scone.decode import Scone
     >>> engine = Scone.from_pretrained()
     >>> steered = engine.generate(["The tea"], max_new_tokens=2, explain=True).trace.labelled("steered")
-    >>> plain = engine.with_config(strength=0).generate(["The tea"], max_new_tokens=2).trace.labelled("plain")
+    >>> plain = engine.with_config(strength=0, particles=1).generate(["The tea"], max_new_tokens=2).trace.labelled("plain")
     >>> both = plain + steered
     >>> [told.label for told in both.told], both.to_html().startswith("<!doctype html>")
     (['plain', 'steered'], True)

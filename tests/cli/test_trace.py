@@ -29,7 +29,7 @@ def test_a_mistake_is_one_line(argv, named, capsys, tmp_path, monkeypatch):
 def test_a_page_and_data_with_the_real_models(tmp_path, capsys):
     page, data = tmp_path / "trace.html", tmp_path / "trace.json"
     argv = ["trace", "The food was", "--max-new-tokens", "3", "--attribute", "positive", "--avoid", "toxic"]
-    assert main([*argv, "--beside", "strength=0", "--out", str(page)]) == 0
+    assert main([*argv, "--beside", "plain", "--out", str(page)]) == 0
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert main([*argv, "--samples", "2", "--out", str(data)]) == 0
     shown = capsys.readouterr()

@@ -28,7 +28,7 @@ def positive() -> Verifier:
 def engine(positive: Verifier) -> Scone:
     """A tiny engine with every stage at work: chains that are carried on, Taylor term, no candidate left out."""
     chains = Gibbs(tokens=6, start=Carried(), block=3, iterations=2, estimate=Taylor())
-    config = SconeConfig(min_mass=0, top_k=6, lookahead=chains)
+    config = SconeConfig(particles=1, min_mass=0, top_k=6, lookahead=chains)
     return Scone(tiny.llama(), tiny.masked_lm("bert"), positive, config)
 
 

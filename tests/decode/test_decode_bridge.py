@@ -191,7 +191,10 @@ def test_engine_over_three_vocabularies(target: str, way: str, monkeypatch: pyte
     )
     verifier = Verifier(*tiny.classifier(tiny.TOKENIZERS[target]()), target="positive")
     engine = Scone(
-        tiny.gpt2(), tiny.masked_lm("bert"), verifier, SconeConfig(lookahead=THREE[way], top_k=4, min_mass=0)
+        tiny.gpt2(),
+        tiny.masked_lm("bert"),
+        verifier,
+        SconeConfig(particles=1, lookahead=THREE[way], top_k=4, min_mass=0),
     )
     assert not engine.parts.bridge(verifier).identical
     out = engine.generate(["naïve café 🙂", "the movie"], max_new_tokens=3, seed=1)
@@ -206,7 +209,9 @@ def test_engine_over_three_vocabularies(target: str, way: str, monkeypatch: pyte
 def test_the_lms_expectation_is_read_by_the_verifiers_embeddings(target: str) -> None:
     """The LM's own table into the verifier's vocabulary; no masked LM is there."""
     verifier = Verifier(*tiny.classifier(tiny.TOKENIZERS[target]()), target="positive")
-    engine = Scone(tiny.gpt2(), None, verifier, SconeConfig(lookahead=Expectation(tokens=2), top_k=4, min_mass=0))
+    engine = Scone(
+        tiny.gpt2(), None, verifier, SconeConfig(particles=1, lookahead=Expectation(tokens=2), top_k=4, min_mass=0)
+    )
     (table,) = engine.parts.lm_tables
     assert table.shape == (engine.parts.lm.vocabulary, verifier.table.shape[1])
     (was,) = engine.lm_tokenizer(" was", add_special_tokens=False)["input_ids"]

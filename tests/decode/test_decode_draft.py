@@ -24,7 +24,9 @@ OTHERS = ["unigram", "characters", "words"]
 
 
 def engine_of(lookahead: Lookahead, judge: Any = None, **options: object) -> Scone:
-    config = SconeConfig(**{"lookahead": lookahead, "min_mass": 0, "top_k": 4, "strength": 8, **options})
+    config = SconeConfig(
+        **{"particles": 1, "lookahead": lookahead, "min_mass": 0, "top_k": 4, "strength": 8, **options}
+    )
     return Scone(tiny.llama(), None, judge or Verifier(*tiny.classifier(), target="positive"), config)
 
 

@@ -135,16 +135,16 @@ def test_slow_tokenizer_cannot_be_bridged() -> None:
 
     verifier = Verifier.from_module(lambda e, m: e.mean((1, 2)), Slow(), torch.zeros(400, 4))
     with pytest.raises(ModelError, match="must have a fast tokenizer"):
-        Scone(tiny.llama(), tiny.masked_lm("bert"), verifier, SconeConfig(lookahead=Gibbs()))
+        Scone(tiny.llama(), tiny.masked_lm("bert"), verifier, SconeConfig(particles=1, lookahead=Gibbs()))
     with pytest.raises(ModelError, match="must have a fast tokenizer"):
-        Scone(tiny.llama(), None, verifier, SconeConfig(lookahead=Expectation())).next_token("a")
+        Scone(tiny.llama(), None, verifier, SconeConfig(particles=1, lookahead=Expectation())).next_token("a")
 
 
 @pytest.mark.parametrize("lookahead", [Gibbs(), Masked(), Mix(Nothing(), Masked())], ids=lambda way: type(way).__name__)
 def test_devices_must_match(lookahead: object) -> None:
     verifier = Verifier.from_module(lambda e, m: e.mean((1, 2)), tiny.wordpiece(), torch.zeros(300, 4, device="meta"))
     with pytest.raises(DeviceError, match="must be on the masked LM's device cpu, got meta"):
-        Scone(tiny.llama(), tiny.masked_lm("bert"), verifier, SconeConfig(lookahead=lookahead))
+        Scone(tiny.llama(), tiny.masked_lm("bert"), verifier, SconeConfig(particles=1, lookahead=lookahead))
 
 
 @pytest.mark.parametrize("part", ["lm", "masked_lm", "verifier"])
@@ -156,7 +156,7 @@ def test_nan_names_the_model(positive: Verifier, part: str) -> None:
             parameter.fill_(torch.nan)
     models[part] = (broken, models[part][1])
     verifier = Verifier(*models["verifier"], target="positive")
-    config = SconeConfig(lookahead=Gibbs(tokens=3, start=Carried()), min_mass=0)
+    config = SconeConfig(particles=1, lookahead=Gibbs(tokens=3, start=Carried()), min_mass=0)
     engine = Scone(models["lm"], models["masked_lm"], verifier, config)
     with pytest.raises(NumericalError, match=f"{type(broken).__name__} returned NaN"):
         engine.next_token("the movie was")
@@ -291,14 +291,14 @@ def test_mixtures_that_mean_nothing(parts: tuple, options: dict, message: str) -
 )
 def test_a_lookahead_without_its_masked_lm(positive: Verifier, lookahead: object) -> None:
     with pytest.raises(ConfigError, match="needs a masked LM: pass masked_lm, got None"):
-        Scone(tiny.llama(), None, positive, SconeConfig(lookahead=lookahead))
+        Scone(tiny.llama(), None, positive, SconeConfig(particles=1, lookahead=lookahead))
     plain = Scone(tiny.llama(), None, positive)
     with pytest.raises(ConfigError, match="needs a masked LM: pass masked_lm, got None"):
         plain.with_config(lookahead=lookahead)
     assert plain.masked_lm is None and plain.masked_lm_tokenizer is None
     callable_ = Verifier.from_callable(lambda texts: [0.5] * len(texts))
     with pytest.raises(ConfigError, match="needs a masked LM: pass masked_lm, got None"):
-        Scone(tiny.llama(), None, callable_, SconeConfig(lookahead=lookahead))
+        Scone(tiny.llama(), None, callable_, SconeConfig(particles=1, lookahead=lookahead))
 
 
 def test_strength_and_scores_of_verifiers(positive: Verifier) -> None:
@@ -338,6 +338,8 @@ def test_a_callable_that_returns_no_number_is_named(value: float) -> None:
     def moody(texts: list[str]) -> list[float]:
         return [value] * len(texts)
 
-    engine = Scone(tiny.llama(), None, Verifier.from_callable(moody), SconeConfig(lookahead=Nothing(), min_mass=0))
+    engine = Scone(
+        tiny.llama(), None, Verifier.from_callable(moody), SconeConfig(particles=1, lookahead=Nothing(), min_mass=0)
+    )
     with pytest.raises(NumericalError, match=r"the verifier moody returned (NaN|infinity) in"):
         engine.next_token("the movie was")

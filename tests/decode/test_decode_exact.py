@@ -19,7 +19,7 @@ from scone.lookahead import AtMean, AtSample, Carried, Expectation, Gibbs, Masks
 WORDS = ["aba", "bab", "caa", "bcc", "abc"]
 TAYLOR = Taylor(linearise="prob")
 CHAINS = Gibbs(start=Carried(), block=6, estimate=TAYLOR)
-PAPER_WAY = SconeConfig(min_mass=0, lookahead=CHAINS)
+PAPER_WAY = SconeConfig(particles=1, min_mass=0, lookahead=CHAINS)
 
 
 def word_tokenizer(words: list[str]) -> Any:
@@ -171,7 +171,7 @@ def test_expanding_about_the_mean_is_exact_for_a_linear_verifier() -> None:
     """φ of the expected embeddings equals the enumerated expectation, and there is nothing random in it."""
     tokenizer = word_tokenizer(WORDS)
     lookahead = Gibbs(tokens=3, start=Masks(warmup=0), block=3, estimate=AtMean())
-    config = SconeConfig(lookahead=lookahead, min_mass=0, top_k=4)
+    config = SconeConfig(particles=1, lookahead=lookahead, min_mass=0, top_k=4)
     verifier = linear_verifier(piece_tokenizer(), weigh_positions=False)
     engine = Scone(tiny.llama(), (factorised_masked_lm(tokenizer), tokenizer), verifier, config)
     step = engine.next_token("aba ab", max_new_tokens=20, seed=3)
@@ -186,7 +186,7 @@ def test_the_lms_next_token_in_expectation_is_exact_for_a_linear_verifier(make: 
     """One token of lookahead, the LM's own: q is the mean of φ over the candidates' likely successors."""
     lm, tokenizer = make()
     verifier = linear_verifier(tokenizer, weigh_positions=True)
-    config = SconeConfig(lookahead=Expectation(tokens=1, among=5), min_mass=0, top_k=5)
+    config = SconeConfig(particles=1, lookahead=Expectation(tokens=1, among=5), min_mass=0, top_k=5)
     engine = Scone((lm, tokenizer), None, verifier, config)
     prompt = "the movie was"
     step = engine.next_token(prompt, max_new_tokens=9)

@@ -11,7 +11,7 @@ from scone.errors import InputError, LabelError, ModelError
 from scone.lookahead import Nothing, Paths
 
 TEXTS = ["the movie was good", "a terrible picture"]
-QUICK = SconeConfig(min_mass=0, lookahead=Nothing())
+QUICK = SconeConfig(particles=1, min_mass=0, lookahead=Nothing())
 
 
 def engine_of(verifier, **options) -> Scone:

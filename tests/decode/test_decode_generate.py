@@ -46,7 +46,7 @@ PROMPTS = ["the movie was", "a nice day", "what a wonderful old picture of the r
 )
 def test_a_prompt_does_not_notice_its_batch(positive: Verifier, lm: object, start: object, estimate: object) -> None:
     lookahead = Gibbs(tokens=5, start=start, block=2, iterations=2, chains=2, estimate=estimate)
-    config = SconeConfig(lookahead=lookahead, min_mass=0, top_k=4)
+    config = SconeConfig(particles=1, lookahead=lookahead, min_mass=0, top_k=4)
     engine = Scone(lm(), tiny.masked_lm("bert"), positive, config)
     together = engine.generate(PROMPTS, max_new_tokens=4, num_return_sequences=2, seed=6)
     for i, prompt in enumerate(PROMPTS):
@@ -62,7 +62,7 @@ def test_what_the_lookahead_read_is_not_read_again(
 ) -> None:
     """Where the LM begins the lookahead it has read each candidate: the same texts, and fewer passes of the LM."""
     lookahead = Gibbs(tokens=4, start=Rollout(tokens=1), iterations=0)
-    config = SconeConfig(lookahead=lookahead, min_mass=0.15, top_k=4, strength=1)
+    config = SconeConfig(particles=1, lookahead=lookahead, min_mass=0.15, top_k=4, strength=1)
     engine = Scone(lm(), tiny.masked_lm("bert"), positive, config)
     prompts = [*PROMPTS, *PROMPTS[:2]]
     read: list[int] = []  # rows of each pass that commits
@@ -125,7 +125,7 @@ import tiny
 from scone.decode import Scone, SconeConfig, Verifier
 from scone.lookahead import Carried, Gibbs, Taylor
 chains = Gibbs(tokens=6, start=Carried(), block=3, iterations=2, estimate=Taylor())
-config = SconeConfig(min_mass=0, top_k=6, lookahead=chains)
+config = SconeConfig(particles=1, min_mass=0, top_k=6, lookahead=chains)
 engine = Scone(tiny.llama(), tiny.masked_lm("bert"), Verifier(*tiny.classifier(), target="positive"), config)
 print(engine.generate(["the movie was"], max_new_tokens=3, seed=0).token_ids)
 """
@@ -265,7 +265,7 @@ def test_half_precision(dtype: torch.dtype, form: str, monkeypatch: pytest.Monke
         (copy.deepcopy(model).to(dtype), tok)
         for model, tok in (tiny.llama(), tiny.masked_lm("bert"), tiny.classifier())
     )
-    config = SconeConfig(lookahead=Gibbs(tokens=5, estimate=Taylor(form=form)), top_k=4, min_mass=0)
+    config = SconeConfig(particles=1, lookahead=Gibbs(tokens=5, estimate=Taylor(form=form)), top_k=4, min_mass=0)
     engine = Scone(lm, masked, Verifier(*judge, target="positive"), config)
     out = engine.generate(["the movie was"], max_new_tokens=3)
     assert out.scores.dtype == torch.float32 and len(out.token_ids[0]) == 3
@@ -313,7 +313,7 @@ def test_texts_beyond_512_tokens_are_judged_by_their_end(
     hidden = MaskedLM.hidden
     watch = lambda mlm, ids, *rest: (widths.append(ids.shape[1]), hidden(mlm, ids, *rest))[1]  # noqa: E731
     monkeypatch.setattr(MaskedLM, "hidden", watch)
-    config = SconeConfig(lookahead=lookahead, min_mass=0, top_k=3)
+    config = SconeConfig(particles=1, lookahead=lookahead, min_mass=0, top_k=3)
     engine = Scone(tiny.llama(positions=4096), tiny.masked_lm(family), positive, config)
 
     def some(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -333,7 +333,7 @@ def test_texts_beyond_512_tokens_are_judged_by_their_end(
 
 @pytest.mark.parametrize("lookahead", [Gibbs(tokens=4, block=2), Expectation(tokens=2)], ids=str)
 def test_texts_beyond_512_tokens_go_on(positive: Verifier, lookahead: object) -> None:
-    config = SconeConfig(lookahead=lookahead, min_mass=0, top_k=3)
+    config = SconeConfig(particles=1, lookahead=lookahead, min_mass=0, top_k=3)
     engine = Scone(tiny.llama(positions=4096), tiny.masked_lm("bert"), positive, config)
     out = engine.generate([LONG, "a day"], max_new_tokens=2)
     assert all(step.q.isfinite().all() and step.q.std() > 0 for steps in out.trace for step in steps)

@@ -42,7 +42,12 @@ PROMPTS = [
 @pytest.fixture(scope="module")
 def engine(positive) -> Scone:
     lookahead = Mix(Expectation(tokens=2), Nothing())
-    return Scone(tiny.llama(), tiny.masked_lm("bert"), positive, SconeConfig(min_mass=0, top_k=6, lookahead=lookahead))
+    return Scone(
+        tiny.llama(),
+        tiny.masked_lm("bert"),
+        positive,
+        SconeConfig(particles=1, min_mass=0, top_k=6, lookahead=lookahead),
+    )
 
 
 @pytest.fixture(scope="module")

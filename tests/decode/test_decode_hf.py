@@ -203,6 +203,6 @@ def test_logits_processor_checks_its_arguments(engine: Scone) -> None:
 
 def test_constant_control_is_transformers_greedy(batch: dict) -> None:
     flat = Verifier.from_callable(lambda texts: [0.5] * len(texts))
-    engine = Scone(tiny.llama(), None, flat, SconeConfig(min_mass=0))
+    engine = Scone(tiny.llama(), None, flat, SconeConfig(particles=1, min_mass=0))
     plain = engine.lm.generate(**batch, max_new_tokens=4, do_sample=False)
     assert torch.equal(engine.lm.generate(**batch, custom_generate=engine.custom_generate, max_new_tokens=4), plain)

@@ -183,7 +183,7 @@ def judged_texts(config: SconeConfig, prompt: object, **options: int) -> list[st
 @pytest.mark.parametrize("remaining", [0, 5])
 def test_the_context_window_keeps_the_last_tokens(engine: Scone, window: int, remaining: int) -> None:
     """`context_window` counts tokens of the LM, the candidate among them."""
-    config = SconeConfig(context_window=window, min_mass=0, top_k=5, lookahead=Nothing())
+    config = SconeConfig(particles=1, context_window=window, min_mass=0, top_k=5, lookahead=Nothing())
     prompt, lm = "the movie was a great film", engine.parts.lm
     ids = lm.encode(prompt)
     seen = judged_texts(config, prompt, max_new_tokens=remaining + 1)
@@ -272,7 +272,7 @@ def test_no_estimate_alone_rules_a_candidate_out(rule: str, epsilon: float) -> N
 
 def test_the_configs_epsilon_and_top_p_and_min_p_reach_the_candidates(engine: Scone) -> None:
     sure = Verifier.from_callable(lambda texts: [float(i == 0) for i, _ in enumerate(texts)])
-    config = SconeConfig(lookahead=Nothing(), min_mass=0, strength=1, epsilon=0.25, top_k=4)
+    config = SconeConfig(particles=1, lookahead=Nothing(), min_mass=0, strength=1, epsilon=0.25, top_k=4)
     judge = Scone(tiny.llama(), None, sure, config)
     step = judge.next_token("the movie was")
     odds = torch.tensor([3.0, 1 / 3, 1 / 3, 1 / 3]).log()

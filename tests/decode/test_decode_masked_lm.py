@@ -104,7 +104,7 @@ def test_every_family_controls(family: str, way: str, monkeypatch: pytest.Monkey
     """q hangs on the masked LM: on its draws, on its expectation and, by the bridge, on the verifier's reading of both."""
     masked = tiny.masked_lm(family)
     verifier = Verifier(*tiny.classifier(masked[1]), target="positive")
-    engine = Scone(tiny.llama(), masked, verifier, SconeConfig(lookahead=WAYS[way], min_mass=0, top_k=4))
+    engine = Scone(tiny.llama(), masked, verifier, SconeConfig(particles=1, lookahead=WAYS[way], min_mass=0, top_k=4))
     rows: list[int] = []
     hidden = MaskedLM.hidden
     watch = lambda mlm, ids, *rest: (rows.append(len(ids)), hidden(mlm, ids, *rest))[1]  # noqa: E731
@@ -121,7 +121,7 @@ def test_unknown_family_works_on_ready_logits(family: str, way: str) -> None:
     """A model without a known cut gives the same draws and q by its whole logits, in every strategy that asks it."""
     masked = tiny.masked_lm(family)
     verifier = Verifier(*tiny.classifier(masked[1]), target="positive")
-    config = SconeConfig(lookahead=WAYS[way], min_mass=0, top_k=4)
+    config = SconeConfig(particles=1, lookahead=WAYS[way], min_mass=0, top_k=4)
     engine = Scone(tiny.llama(), masked, verifier, config)
     expected = engine.next_token("the movie was", max_new_tokens=9).q
     swapped(engine.parts.masked_lm)
@@ -340,7 +340,7 @@ def test_empty_future() -> None:
 def test_futures_that_end_at_once_are_no_lookahead(positive: Verifier, estimate: object) -> None:
     """Where the LM sees the end of the text after every candidate, q is φ of what stands there."""
     (model, tok), masked = tiny.llama(), tiny.masked_lm("bert")
-    config = SconeConfig(lookahead=Gibbs(tokens=4, estimate=estimate), min_mass=0, top_k=4)
+    config = SconeConfig(particles=1, lookahead=Gibbs(tokens=4, estimate=estimate), min_mass=0, top_k=4)
     goes_on = Scone((model, tok), masked, positive, config).next_token("the movie").q
     ending = copy.deepcopy(model)
     ending.lm_head.register_forward_hook(

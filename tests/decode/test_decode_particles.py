@@ -11,7 +11,7 @@ import torch
 
 from scone.decode import Scone, SconeConfig, Verifier
 from scone.errors import ConfigError
-from scone.lookahead import Expectation, Nothing
+from scone.lookahead import Expectation, Nothing, Paths
 from scone.particles import Particle, Population, systematic
 from scone.seeds import derive
 from scone.text import Text
@@ -26,7 +26,8 @@ def vowels(texts: list[str]) -> list[float]:
 
 
 def engine(**options: object) -> Scone:
-    config = SconeConfig(top_k=TOP_K, min_mass=0, lookahead=Nothing(), reweigh="bayes", strength=1.0, **options)
+    shared = {"top_k": TOP_K, "min_mass": 0, "reweigh": "bayes", "strength": 1.0, "particles": 1}
+    config = SconeConfig(lookahead=Nothing(), **{**shared, **options})
     return Scone(tiny.llama(), None, Verifier.from_callable(vowels), config)
 
 
@@ -188,3 +189,36 @@ def test_inside_transformers_generate():
     stop = particles.lm_tokenizer.eos_token_id
     written = ids[0, inputs["input_ids"].shape[1] :].tolist()
     assert list(itertools.takewhile(lambda t: t != stop, written)) == [t for t in out.token_ids[0] if t != stop]
+
+
+def test_texts_that_are_the_same_so_far_are_judged_once():
+    """At the first step all particles and all copies have the same candidates; a lookahead that draws asks for each."""
+    verifier, asked = Verifier(*tiny.classifier(), target="positive"), {}
+    for lookahead in (Nothing(), Expectation(2), Paths(tokens=2, count=1)):
+        config = SconeConfig(top_k=3, min_mass=0, lookahead=lookahead, particles=4)
+        particles = Scone(tiny.llama(), None, verifier, config)
+        out = particles.generate(PROMPTS[:1], max_new_tokens=2, num_return_sequences=5, seed=1)
+        asked[type(lookahead).__name__] = out.trace[0][0].cost.verifier_rows
+    assert asked == {"Nothing": 3, "Expectation": 3, "Paths": 60}
+
+
+def test_judging_once_changes_no_text():
+    verifier = Verifier(*tiny.classifier(), target="positive")
+    config = SconeConfig(top_k=4, min_mass=0, lookahead=Expectation(2), particles=5, strength=3.0)
+    particles = Scone(tiny.llama(), None, verifier, config)
+    once = particles.generate(PROMPTS, max_new_tokens=8, num_return_sequences=2, seed=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Expectation, "draws", True)
+        each = particles.generate(PROMPTS, max_new_tokens=8, num_return_sequences=2, seed=4)
+    assert once.token_ids == each.token_ids and once.cost.verifier_rows < each.cost.verifier_rows
+
+
+def test_the_odds_of_q_tell_good_particles_apart():
+    """By q itself, 0.97 and 0.999 weigh the same, and nothing would ever be resampled where texts go well."""
+    group = [Particle("One", [3], seed) for seed in range(2)]
+    population = Population([group], "best", 0.9, [0.0])
+    population.finish(torch.tensor([0.97, 0.999]))
+    weights = torch.tensor([particle.log_weight for particle in group]).softmax(0)
+    assert weights[1] > 0.95 and population.kept() == [1]
+    population.resample(0)
+    assert list(population.moves) == [id(group[0])]

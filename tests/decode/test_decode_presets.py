@@ -1,8 +1,8 @@
-"""The presets give the tokens that they gave before the decoder was made of strategies.
+"""Settings give the tokens that they gave before the decoder was made of strategies.
 
 `preset_tokens.json` holds what the embedded models wrote after twenty prompts of the sentiment task at commit 845307a,
 whose options were flat: `Scone.from_pretrained(target="positive").with_config(preset).generate(prompts,
-max_new_tokens=25, seed=3)` for SconeConfig() and SconeConfig.fast() (the first twelve tokens of each text are kept),
+max_new_tokens=25, seed=3)` for what SconeConfig() and SconeConfig.fast() were then (the first twelve tokens of each text are kept),
 max_new_tokens=2 for SconeConfig.paper(), and q of the first step. `before` are settings of that commit without a
 preset of their own, by what they are called now: q of `next_token(prompt, max_new_tokens=25, seed=3)` for the first
 four prompts.
@@ -19,12 +19,19 @@ import torch
 
 from scone.config import SconeConfig
 from scone.decode import Scone
-from scone.lookahead import Gibbs, Lookahead, Masked, Mix, Nothing, Taylor
+from scone.lookahead import Expectation, Gibbs, Lookahead, Masked, Mix, Nothing, Taylor
 from scone.loop import prefill
 
 STORED: dict[str, Any] = json.loads((Path(__file__).parent / "preset_tokens.json").read_text(encoding="utf-8"))
 PROMPTS: list[str] = STORED["prompts"]
-PRESETS = {"default": SconeConfig(), "fast": SconeConfig.fast(), "paper": SconeConfig.paper()}
+BEFORE_PARTICLES = SconeConfig(particles=1, strength=24.0)
+PRESETS = {
+    "default": BEFORE_PARTICLES.replace(
+        lookahead=Mix(Expectation(tokens=3), Nothing()), min_mass=0.02, context_window=None
+    ),
+    "fast": BEFORE_PARTICLES.replace(lookahead=Expectation(tokens=1, among=8), top_k=8),
+    "paper": SconeConfig.paper(),
+}
 STEPS = {"default": 6, "fast": 12, "paper": 2}  # that are run: a step of the default takes some seconds
 
 
@@ -81,7 +88,7 @@ BEFORE: dict[str, Lookahead] = {
 
 @pytest.mark.parametrize("name", BEFORE)
 def test_strategies_estimate_what_they_estimated(embedded: Scone, name: str) -> None:
-    engine = embedded.with_config(lookahead=BEFORE[name])
+    engine = embedded.with_config(PRESETS["default"].replace(lookahead=BEFORE[name]))
     for prompt, expected in zip(PROMPTS, STORED["before"][name]):
         assert engine.next_token(prompt, max_new_tokens=25, seed=STORED["seed"]).q.tolist() == pytest.approx(
             expected, abs=1e-3

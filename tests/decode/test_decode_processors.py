@@ -20,7 +20,7 @@ LETTERS = [40, 41, 42, 43]  # tokens of a letter each
 
 @pytest.fixture(scope="module")
 def quick(positive) -> Scone:
-    return Scone(tiny.llama(), None, positive, SconeConfig(min_mass=0, lookahead=Nothing()))
+    return Scone(tiny.llama(), None, positive, SconeConfig(particles=1, min_mass=0, lookahead=Nothing()))
 
 
 class InTurn:
@@ -151,14 +151,20 @@ def test_particles_take_their_state_along(quick: Scone) -> None:
     assert any(step.resampled for steps in out.trace for step in steps)
     for ids in out.token_ids:
         assert set(ids) <= set(LETTERS) and all(a != b for a, b in pairwise(ids))
-    with pytest.raises(InputError, match=r"OneByOne\(processor\) or PerText\(factory\) with particles=6, got InTurn"):
-        engine.generate(PROMPTS, max_new_tokens=2, logits_processor=[InTurn()])
     inputs = engine.lm_tokenizer(PROMPTS[0], return_tensors="pt")
     options = {"custom_generate": engine.custom_generate, "max_new_tokens": 4, "do_sample": True, "temperature": 0.9}
     ids = engine.lm.generate(**inputs, **options, logits_processor=[processor])[0, inputs["input_ids"].shape[1] :]
     assert set(ids.tolist()) <= set(LETTERS)
-    with pytest.raises(InputError, match="with particles=6, got InTurn"):
-        engine.lm.generate(**inputs, **options, logits_processor=[InTurn()])
+
+
+def test_particles_keep_their_places_where_state_goes_by_rows(quick: Scone) -> None:
+    engine = quick.with_config(particles=3, resample=1.0)
+    out = engine.generate(PROMPTS, max_new_tokens=8, seed=1, logits_processor=[InTurn()])
+    assert not any(step.resampled for steps in out.trace for step in steps)
+    inputs = engine.lm_tokenizer(PROMPTS[0], return_tensors="pt")
+    options = {"custom_generate": engine.custom_generate, "max_new_tokens": 10, "do_sample": True, "temperature": 0.9}
+    engine.lm.generate(**inputs, **options, logits_processor=[InTurn()])  # which asserts that a row goes on from itself
+    assert "".join(engine.stream(PROMPTS[0], max_new_tokens=10, logits_processor=[InTurn()]))
 
 
 def test_beams_of_transformers_take_their_state_along(quick: Scone) -> None:

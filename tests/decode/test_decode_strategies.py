@@ -93,7 +93,9 @@ def verifier() -> Verifier:
 
 
 def engine_of(name: str, judge: Any = None, **options: object) -> Scone:
-    config = SconeConfig(**{"lookahead": (WAYS | WORKERS)[name], "min_mass": 0, "top_k": 4, "strength": 8, **options})
+    config = SconeConfig(
+        **{"particles": 1, "lookahead": (WAYS | WORKERS)[name], "min_mass": 0, "top_k": 4, "strength": 8, **options}
+    )
     return Scone(tiny.llama(), tiny.masked_lm("bert"), judge or verifier(), config)
 
 
@@ -285,7 +287,7 @@ def test_an_expected_path_does_not_end(lookahead: Lookahead) -> None:
     model, tok = tiny.llama()
     ends, eos = copy.deepcopy(model), torch.tensor([tok.eos_token_id])
     ends.lm_head.register_forward_hook(lambda module, given, out: out.index_fill(-1, eos, 1e4))
-    config = SconeConfig(lookahead=lookahead, min_mass=0, top_k=4)
+    config = SconeConfig(particles=1, lookahead=lookahead, min_mass=0, top_k=4)
     plain, ending = (Scone((lm, tok), None, verifier(), config) for lm in (model, ends))
     never = lambda ids, scores: scores.index_fill(1, eos, -torch.inf)  # noqa: E731
     q, expected = (
@@ -300,7 +302,7 @@ def test_q_is_the_mean_over_what_was_drawn(chains: bool) -> None:
     seen: list[str] = []
     judge = Verifier.from_callable(lambda texts: seen.extend(texts) or [len(text) / 99 for text in texts])
     way: Any = Gibbs(tokens=4, chains=3, estimate=AtSample()) if chains else Paths(tokens=3, count=3, judged="drawn")
-    config = SconeConfig(lookahead=way, min_mass=0, top_k=4)
+    config = SconeConfig(particles=1, lookahead=way, min_mass=0, top_k=4)
     engine = Scone(tiny.llama(), tiny.masked_lm("bert"), judge, config)
     step = engine.next_token(PROMPTS[0], max_new_tokens=9, seed=1)
     assert len(seen) == 12
@@ -433,7 +435,7 @@ def test_no_masked_lm_is_loaded_where_none_is_needed(name: str) -> None:
     lookahead = (WAYS | WORKERS)[name]
     loaded: list[Any] = []
     load = lambda: (loaded.append(tiny.masked_lm("bert")), loaded[-1])[1]  # noqa: E731
-    engine = Scone(tiny.llama(), load, verifier(), SconeConfig(lookahead=lookahead, min_mass=0, top_k=4))
+    engine = Scone(tiny.llama(), load, verifier(), SconeConfig(particles=1, lookahead=lookahead, min_mass=0, top_k=4))
     engine.generate(PROMPTS[:1], max_new_tokens=2)
     assert bool(loaded) == ("masked lm" in lookahead.needs)
     if loaded:

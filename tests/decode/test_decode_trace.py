@@ -23,13 +23,13 @@ READ = {  # how many texts a lookahead reads behind a candidate
 
 @pytest.fixture(scope="module")
 def quiet(engine) -> Scone:
-    return engine.with_config(SconeConfig(min_mass=0, top_k=4, lookahead=Expectation(tokens=2)))
+    return engine.with_config(SconeConfig(particles=1, min_mass=0, top_k=4, lookahead=Expectation(tokens=2)))
 
 
 @pytest.mark.parametrize("name", READ)
 def test_explained_steps_say_what_was_read_behind_each_candidate(engine, name):
     lookahead, count = READ[name]
-    own = engine.with_config(SconeConfig(min_mass=0, top_k=4, lookahead=Mix(lookahead, Nothing())))
+    own = engine.with_config(SconeConfig(particles=1, min_mass=0, top_k=4, lookahead=Mix(lookahead, Nothing())))
     out = own.generate(PROMPT, max_new_tokens=4, explain=True)
     plain = own.generate(PROMPT, max_new_tokens=4)
     assert out.token_ids == plain.token_ids  # looking on changes nothing
@@ -46,7 +46,9 @@ def test_explained_steps_say_what_was_read_behind_each_candidate(engine, name):
 def test_drawn_paths_are_told_to_the_candidate_they_follow(engine, monkeypatch):
     """What is told is what the verifier read: text, candidate and path."""
     read = []
-    own = engine.with_config(SconeConfig(min_mass=0, top_k=4, lookahead=Paths(tokens=3, count=2, judged="drawn")))
+    own = engine.with_config(
+        SconeConfig(particles=1, min_mass=0, top_k=4, lookahead=Paths(tokens=3, count=2, judged="drawn"))
+    )
     score = type(own.parts).score
     monkeypatch.setattr(type(own.parts), "score", lambda parts, texts: (read.extend(texts), score(parts, texts))[1])
     out = own.generate(PROMPT[0], max_new_tokens=2, explain=True)
@@ -75,7 +77,7 @@ def test_a_stop_string_is_cut_from_what_the_steps_add(quiet):
 
 
 def test_candidates_that_were_not_looked_at_say_so(engine):
-    own = engine.with_config(SconeConfig(min_mass=0.2, top_k=6, lookahead=Expectation(tokens=2)))
+    own = engine.with_config(SconeConfig(particles=1, min_mass=0.2, top_k=6, lookahead=Expectation(tokens=2)))
     found = [step for steps in own.generate(PROMPT, max_new_tokens=4, seed=1, explain=True).trace for step in steps]
     for step in found:
         share = step.log_p.softmax(-1)

@@ -19,7 +19,9 @@ WAYS = [
 
 def engine_of(lookahead, verifier=None) -> Scone:
     verifier = verifier or Verifier(*tiny.classifier(), target="positive")
-    return Scone(tiny.llama(), tiny.masked_lm("bert"), verifier, SconeConfig(min_mass=0, lookahead=lookahead))
+    return Scone(
+        tiny.llama(), tiny.masked_lm("bert"), verifier, SconeConfig(particles=1, min_mass=0, lookahead=lookahead)
+    )
 
 
 @pytest.mark.parametrize("lookahead", [way for way in WAYS if not isinstance(way, Paths | Gibbs)], ids=repr)

@@ -46,7 +46,7 @@ def test_decoder_that_pools_at_the_last_token(monkeypatch: pytest.MonkeyPatch) -
     expected = torch.stack([logits_of(model, tok, t).softmax(-1)[1] for t in TEXTS])
     verifier = Verifier(model, tok, target=1)
     assert torch.allclose(verifier.score(TEXTS), expected, atol=1e-5)
-    config = SconeConfig(lookahead=Gibbs(tokens=4, estimate=Taylor()), min_mass=0)
+    config = SconeConfig(particles=1, lookahead=Gibbs(tokens=4, estimate=Taylor()), min_mass=0)
     engine = Scone(tiny.llama(), tiny.masked_lm("roberta"), verifier, config)
     gradients: list[torch.Tensor] = []
     linearise = EmbeddingVerifier.linearise
@@ -219,7 +219,7 @@ def test_expected_embeddings_stand_where_the_tokens_would(left: bool) -> None:
 def test_a_verifier_that_reads_texts_gets_a_strategy_that_can_serve_it(asked: object, served: object) -> None:
     """Nothing of what was asked is lost but what cannot act: tokens, chains and temperature stay."""
     callable_ = Verifier.from_callable(lambda texts: [len(text) / 100 for text in texts])
-    engine = Scone(tiny.llama(), tiny.masked_lm("bert"), callable_, SconeConfig(lookahead=asked))
+    engine = Scone(tiny.llama(), tiny.masked_lm("bert"), callable_, SconeConfig(particles=1, lookahead=asked))
     assert engine.config.lookahead == asked
     if served is None:
         assert isinstance(engine.lookahead, Gibbs) and engine.lookahead.temperature == asked.temperature

@@ -27,5 +27,5 @@ PROMPTS = ["the movie was", "the food", "what a day", "naïve café 漢字 🙂"
 
 def tiny_engine(lookahead: Lookahead, **options: object) -> Scone:
     """An engine in which every candidate is judged."""
-    config = SconeConfig(lookahead=lookahead, min_mass=0, top_k=5).replace(**options)
+    config = SconeConfig(lookahead=lookahead, min_mass=0, top_k=5, particles=1).replace(**options)
     return Scone(tiny.llama(), tiny.masked_lm("bert"), Verifier(*tiny.classifier(), target="positive"), config)
