@@ -64,9 +64,10 @@ def indices(op: Any, args: Any) -> list[Tensor | None]:
 
 
 def check_indices(op: Any, args: Any) -> None:
-    """Indices of a device do not fit a tensor on the CPU."""
-    if not isinstance(args[0], DeviceTensor) and any(isinstance(i, DeviceTensor) for i in indices(op, args)):
-        raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+    """Indices of one device do not fit a tensor on another."""
+    place = args[0].device
+    if any(isinstance(i, DeviceTensor) and i.device != place for i in indices(op, args)):
+        raise RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({place})")
 
 
 def check_meeting(func: Any, tensors: Iterable[Tensor]) -> torch.device | None:

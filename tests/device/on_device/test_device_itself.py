@@ -52,6 +52,8 @@ def test_numbers_and_indices_may_come_from_the_host(device):
 def test_planted_index_of_the_device(device):
     with pytest.raises(RuntimeError, match="indices should be either on cpu or on the same device"):
         torch.ones(2)[torch.zeros(1, dtype=torch.long, device="cuda")]
+    with pytest.raises(RuntimeError, match="as the indexed tensor"):
+        torch.ones(2, device="cuda:1")[torch.zeros(1, dtype=torch.long, device="cuda:0")]
 
 
 @pytest.mark.parametrize("read", [lambda x: x.numpy(), lambda x: __import__("numpy").asarray(x)])
