@@ -32,11 +32,11 @@ def next_token_after(
     state = prefill(lm, [text])
     remaining = len(written) + max_new_tokens - 1
     for token in written:
-        decision: Decision = loop.decide([text], state, remaining)
+        decision: Decision = loop.decide([text], state, remaining).on_host()
         loop.take(text, decision, 0, token, remaining)
         state = commit(lm, state, [0], [token], decision)
         remaining -= 1
-    return loop.decide([text], state, remaining).step(0, None, loop.timer.take(), loop.writer)
+    return loop.decide([text], state, remaining).on_host().step(0, None, loop.timer.take(), loop.writer)
 
 
 def _text(engine: Scone, prompt: Sequence[int], seed: int) -> Text:

@@ -156,6 +156,9 @@ def test_an_lm_on_two_devices(quick):
     dispatch(lm, device_map={**names, "lm_head": 1}, force_hooks=True)
     assert lm.get_input_embeddings().weight.device != lm.get_output_embeddings().weight.device
     assert tokens_of(split) == expected
+    one, two = (split.parts.lm.prefill([ids]) for ids in ([5, 6], [7, 8]))
+    joined = split.parts.lm.join(one, two, [1, 0])  # caches of both devices
+    assert torch.equal(joined.logits.cpu(), torch.cat([two.logits, one.logits]).cpu())
 
 
 def test_two_workers_on_two_streams(quick, monkeypatch):
