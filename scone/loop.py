@@ -14,7 +14,7 @@ from torch import Tensor
 from scone.config import SconeConfig
 from scone.failure import Room
 from scone.lm import Candidates, CausalLM, LMState, choose, fetched, propose, sent
-from scone.lookahead import Answer, Lookahead, Parts, Query
+from scone.lookahead import Answer, Lookahead, Parts, Query, judge_apart
 from scone.output import Cost, Future, Step, Timer
 from scone.particles import Population
 from scone.reweigh import all_hold, reweigh
@@ -132,23 +132,27 @@ class Loop:
     def run(self, texts: Sequence[Text], state: LMState, max_new_tokens: int) -> Iterator[Taken]:
         """Step by step until all texts have ended or are long enough; texts that have ended leave the batch."""
         for i in range(max_new_tokens):
-            remaining = max_new_tokens - i - 1
-            decision = self.decide(texts, state, remaining)
-            with self.timer("sample"):
-                decision, chosen = decision.with_choice(self.choose(texts, decision))
-            for b, (text, k) in enumerate(zip(texts, chosen)):
-                self.take(text, decision, b, int(decision.candidates.tokens[b, k]), remaining)
+            taken = self.advance(texts, state, [max_new_tokens - i - 1] * len(texts))
             if self.population is not None:
-                self.population.weigh(texts, decision, chosen)
-            yield Taken(texts, decision, chosen, state, self.timer.take())
-            if not remaining:
+                self.population.weigh(texts, taken.decision, taken.chosen)
+            yield taken
+            if i + 1 == max_new_tokens:
                 return
             with self.timer("commit"):
                 texts, rows = self.go_on(texts)
                 if not texts:
                     return
                 last = [text.new_ids[-1] for text in texts]
-                state = commit(self.parts.lm, state, rows, last, decision)
+                state = commit(self.parts.lm, state, rows, last, taken.decision)
+
+    def advance(self, texts: Sequence[Text], state: LMState, remaining: Sequence[int]) -> Taken:
+        """One step: each text takes a token, after which `remaining` of its own may follow."""
+        decision = self.decide(texts, state, remaining)
+        with self.timer("sample"):
+            decision, chosen = decision.with_choice(self.choose(texts, decision))
+        for b, (text, k) in enumerate(zip(texts, chosen)):
+            self.take(text, decision, b, int(decision.candidates.tokens[b, k]), remaining[b])
+        return Taken(texts, decision, chosen, state, self.timer.take())
 
     def go_on(self, texts: Sequence[Text]) -> tuple[Sequence[Text], list[int]]:
         """The texts of the next step, and for each its row in this one; particles may go on from one another."""
@@ -161,17 +165,21 @@ class Loop:
         living = [text for text in self.population.particles if text.finish_reason is None]
         return living, [row[id(moves.get(id(text), text))] for text in living]
 
-    def decide(self, texts: Sequence[Text], state: LMState, remaining: int) -> Decision:
+    def decide(self, texts: Sequence[Text], state: LMState, remaining: int | Sequence[int]) -> Decision:
         """Propose candidates from what the LM says next, and weigh them."""
         with self.timer("propose"):
             logits = state.logits if self.process is None else self.process(texts, state.logits)
         return self.weigh(texts, logits, state, remaining)
 
-    def weigh(self, texts: Sequence[Text], logits: Tensor, state: LMState | None, remaining: int) -> Decision:
+    def weigh(
+        self, texts: Sequence[Text], logits: Tensor, state: LMState | None, remaining: int | Sequence[int]
+    ) -> Decision:
         """Algorithm 1 from logits (B, V); without strength nothing is judged and p* is p.
 
         The host waits for the candidates; what is made of them stays where the logits are.
+        remaining: tokens that may follow the one that is chosen, one number for all texts or one each
         """
+        each = [remaining] * len(texts) if isinstance(remaining, int) else remaining
         config, terms = self.config, self.parts.verifier.terms
         with self.timer("propose"):
             candidates = propose(
@@ -182,7 +190,7 @@ class Loop:
             q = torch.ones(len(terms), *candidates.tokens.shape, device=candidates.on_device.tokens.device)
             judged = Judged(q, torch.zeros(candidates.tokens.shape, dtype=torch.bool))
         else:
-            judged = judge(self, texts, candidates, state, remaining)
+            judged = judge(self, texts, candidates, state, each)
         with self.timer("reweigh"):
             log_p_star = reweigh(
                 candidates.on_device.log_p, judged.q, config.reweigh, strength=config.strength, strengths=strengths,
@@ -200,7 +208,7 @@ class Loop:
             decision.log_p_star,
             vocabulary=self.parts.lm.vocabulary,
             seeds=[token_seed(text.seed) for text in texts],
-            step=len(texts[0].new_ids),
+            step=[len(text.new_ids) for text in texts],
         )
 
     def take(self, text: Text, decision: Decision, b: int, token: int, remaining: int) -> None:
@@ -250,7 +258,9 @@ def commit(lm: CausalLM, state: LMState, rows: Sequence[int], tokens: Sequence[i
     return lm.join(after, state, [order[i] for i in range(len(rows))])
 
 
-def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMState | None, remaining: int) -> Judged:
+def judge(
+    loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMState | None, remaining: Sequence[int]
+) -> Judged:
     """q of every candidate: finished texts are scored as they are, probable ones looked ahead for, the rest averaged.
 
     A text whose choice is settled (a single candidate above `min_mass`) is not judged at all.
@@ -270,10 +280,10 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
             begin = _begin(text, parts.lm, window)
             for k in live:
                 continuation, ended = loop.writer.continuation(text, int(candidates.tokens[b, k]))
-                (exact if ended or remaining == 0 else ahead).append((b, k))
+                (exact if ended or remaining[b] == 0 else ahead).append((b, k))
                 written[b, k] = (text.context + continuation)[begin:]
     # Texts with verifiers of their own are not compared.
-    asked, row_of = _without_twins(ahead, texts, candidates, draws=loop.lookahead.draws or bool(own))
+    asked, row_of = _without_twins(ahead, texts, candidates, remaining, draws=loop.lookahead.draws or bool(own))
 
     def about(pairs: list[tuple[int, int]]) -> Query:
         return Query(
@@ -281,7 +291,7 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
             texts=[texts[b] for b, _ in pairs],
             tokens=torch.tensor([int(candidates.tokens[pair]) for pair in pairs]),
             written=[written[pair] for pair in pairs],
-            remaining=remaining,
+            remaining=max(remaining[b] for b, _ in pairs),
             state=state,
             rows=[b for b, _ in pairs],
             timer=timer,
@@ -294,8 +304,9 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
         return query.score(query.written)
 
     def ask(rows: range) -> tuple[Answer, Query]:
-        query = about(asked[rows.start : rows.stop])
-        return loop.lookahead.judge(query), query
+        pairs = asked[rows.start : rows.stop]
+        query = about(pairs)
+        return judge_apart(loop.lookahead, query, [remaining[b] for b, _ in pairs]), query
 
     found: list[Tensor] = []  # (terms or fewer, n) each
     if exact:
@@ -322,7 +333,12 @@ def judge(loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMSt
 
 
 def _without_twins(
-    ahead: Sequence[tuple[int, int]], texts: Sequence[Text], candidates: Candidates, *, draws: bool
+    ahead: Sequence[tuple[int, int]],
+    texts: Sequence[Text],
+    candidates: Candidates,
+    remaining: Sequence[int],
+    *,
+    draws: bool,
 ) -> tuple[list[tuple[int, int]], dict[tuple[int, int], int]]:
     """The candidates to ask about, and for each of `ahead` its row among them: the same tokens are judged once.
 
@@ -330,7 +346,7 @@ def _without_twins(
     """
     if draws:
         return list(ahead), {pair: row for row, pair in enumerate(ahead)}
-    keys = [(text.context, *text.prompt_ids, *text.new_ids) for text in texts]
+    keys = [(text.context, left, *text.prompt_ids, *text.new_ids) for text, left in zip(texts, remaining)]
     asked: list[tuple[int, int]] = []
     found: dict[tuple[object, int], int] = {}
     row_of = {}

@@ -75,14 +75,17 @@ def chain_seed(text: int, chain: int) -> int:
     return derive(text, "chain", chain)
 
 
-def rollout_seed(chain: Tensor, step: int) -> Tensor:
+def rollout_seed(chain: Tensor, step: int | Sequence[int]) -> Tensor:
     """Seeds of the tokens that the LM draws for a chain's first guess; the counter is the place in the lookahead.
 
     >>> chains = torch.tensor([5, 6])
     >>> rollout_seed(chains, step=0).equal(rollout_seed(chains, step=1))
     False
     """
-    return mix(chain, derive("rollout", step))
+    if isinstance(step, int):
+        return mix(chain, derive("rollout", step))
+    own = {each: derive("rollout", each) for each in step}
+    return mix(chain, torch.tensor([own[each] for each in step]))
 
 
 def update_counter(step: int, update: int, offset: Tensor) -> Tensor:

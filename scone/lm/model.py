@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from scone.blame import blamed
 from scone.errors import InputError, ModelError
@@ -140,8 +141,8 @@ class CausalLM:
     def prefill(self, prompts: Sequence[Sequence[int]]) -> LMState:
         """Run the prompts through the LM, padded on the left to the longest."""
         width = max(map(len, prompts))
-        pad = next(iter(self.stop_ids), 0)
-        ids = sent([[pad] * (width - len(p)) + list(p) for p in prompts], self.device)
+        filler = next(iter(self.stop_ids), 0)
+        ids = sent([[filler] * (width - len(p)) + list(p) for p in prompts], self.device)
         mask = sent([[0] * (width - len(p)) + [1] * len(p) for p in prompts], self.device)
         return self.read(ids, mask, None, pads=tuple(width - len(p) for p in prompts))
 
@@ -169,12 +170,33 @@ class CausalLM:
         return LMState(cache, mask, _rows_of(state.logits, rows), pads=pads)
 
     def join(self, first: LMState, second: LMState, order: Sequence[int]) -> LMState:
-        """The rows of two states that have read equally many tokens, in the order given."""
-        rows = sent(list(order), self.device)
-        cache, mask = _join_caches(first.cache, second.cache, rows), torch.cat([first.mask, second.mask])[rows]
-        known = first.pads is not None and second.pads is not None
-        pads = tuple((*(first.pads or ()), *(second.pads or ()))[row] for row in order) if known else None
+        """The rows of two states, in the order given; the one that has read fewer tokens is padded on the left."""
+        rows, width = sent(list(order), self.device), max(first.mask.shape[1], second.mask.shape[1])
+        more = [width - state.mask.shape[1] for state in (first, second)]
+        mask = torch.cat([pad(state.mask, (own, 0)) for state, own in zip((first, second), more)])[rows]
+        pads = None
+        if first.pads is not None and second.pads is not None:
+            zeros = [own + more[0] for own in first.pads] + [own + more[1] for own in second.pads]
+            pads = tuple(zeros[row] for row in order)
+        cache = _join_caches(first.cache, second.cache, rows)
         return LMState(cache, mask, _rows_of(torch.cat([first.logits, second.logits]), rows), pads=pads)
+
+    def narrow(self, state: LMState) -> LMState:
+        """The state without the columns that are padding in every row: what is left of texts that have gone.
+
+        A cache whose layers do not all keep every token stays as it is.
+        """
+        lead = int(state.mask.any(0).int().argmax()) if state.pads is None else min(state.pads)
+        width = state.mask.shape[1]
+        if not lead or any(layer.keys.shape[2] != width for layer in state.cache.layers):
+            return state
+        cache = _fork_cache(state.cache)
+        for layer in cache.layers:
+            layer.keys, layer.values = (t[:, :, lead:].contiguous() for t in (layer.keys, layer.values))
+            if hasattr(layer, "cumulative_length"):
+                layer.cumulative_length -= lead
+        pads = None if state.pads is None else tuple(own - lead for own in state.pads)
+        return replace(state, cache=cache, mask=state.mask[:, lead:], pads=pads)
 
     @torch.no_grad()
     def rollout(self, state: LMState, length: int, draw: Callable[[Tensor, int], Tensor]) -> list[list[int]]:
@@ -322,11 +344,17 @@ def _fork_cache(cache: Any) -> Any:
 
 
 def _join_caches(first: Any, second: Any, rows: Tensor) -> Any:
-    joined = _fork_cache(first)
-    for layer, other in zip(joined.layers, second.layers):
-        layer.keys = _rows_of(torch.cat([layer.keys, other.keys]), rows)
-        layer.values = _rows_of(torch.cat([layer.values, other.values]), rows)
+    joined = _fork_cache(first if first.get_seq_length() >= second.get_seq_length() else second)
+    for layer, one, other in zip(joined.layers, first.layers, second.layers):
+        layer.keys = _rows_of(_stacked(one.keys, other.keys), rows)
+        layer.values = _rows_of(_stacked(one.values, other.values), rows)
     return joined
+
+
+def _stacked(one: Tensor, other: Tensor) -> Tensor:
+    """(B + B', heads, T, D) of two layers' caches, the shorter with zeros on its left."""
+    width = max(one.shape[2], other.shape[2])
+    return torch.cat([pad(cached, (0, 0, width - cached.shape[2], 0)) for cached in (one, other)])
 
 
 def _select_cache(cache: Any, rows: Tensor) -> Any:

@@ -64,16 +64,20 @@ def propose(
     return Candidates(tokens, log_p, near)
 
 
-def choose(tokens: Tensor, log_p_star: Tensor, *, vocabulary: int, seeds: Sequence[int], step: int) -> Tensor:
+def choose(
+    tokens: Tensor, log_p_star: Tensor, *, vocabulary: int, seeds: Sequence[int], step: int | Sequence[int]
+) -> Tensor:
     """Draw one candidate for each text: (B,) indices into K, on the candidates' device.
 
-    The noise hangs on (seed, step, token id), so that the order of the candidates and the rest of the batch play no part.
+    The noise hangs on (seed, step, token id), step being one for all or each its own, so that the order of the candidates
+    and the rest of the batch play no part.
 
     >>> choose(torch.tensor([[4, 9]]), torch.tensor([[-torch.inf, 0.0]]), vocabulary=10, seeds=[0], step=0)
     tensor([1])
     """
     logits = log_p_star.new_full((len(tokens), vocabulary), -torch.inf).scatter(1, tokens, log_p_star)
-    drawn = kernels.gibbs_sample_from_logits(logits, seed=sent(list(seeds), tokens.device), counter=step).tokens
+    counter = step if isinstance(step, int) else sent(list(step), tokens.device)
+    drawn = kernels.gibbs_sample_from_logits(logits, seed=sent(list(seeds), tokens.device), counter=counter).tokens
     return (tokens == drawn[:, None]).int().argmax(-1)
 
 

@@ -3,7 +3,7 @@
 SconeConfig(lookahead=Mix(Expectation(tokens=3), Nothing()))
 """
 
-from scone.lookahead.base import Answer, Lookahead, Query
+from scone.lookahead.base import Answer, Lookahead, Query, judge_apart
 from scone.lookahead.draft import Draft
 from scone.lookahead.expectation import Expectation
 from scone.lookahead.gibbs import Gibbs
@@ -36,4 +36,5 @@ __all__ = [
     "Rollout",
     "Taylor",
     "draw_from_head",
+    "judge_apart",
 ]

@@ -5,7 +5,7 @@ A new strategy is one file with one class: a frozen dataclass of its options, `n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ from scone.output import Cost, Future, Timer
 from scone.text import Text
 from scone.verifier import Expression
 
-__all__ = ["Answer", "Lookahead", "Query"]
+__all__ = ["Answer", "Lookahead", "Query", "judge_apart"]
 
 _MISSING = {
     LM_STATES: "runs the LM beyond its next token, and here only logits are seen",
@@ -50,16 +50,25 @@ class Query:
     timer: Timer = field(default_factory=Timer)  # takes the seconds of each phase
     verifiers: Sequence[Expression] = ()  # n, what each candidate is judged by; none: all by that of the parts
     futures: Sequence[list[Future]] | None = None  # n, to be added to by `show`, where somebody looks on
+    part_of: tuple[Query, Tensor] | None = None  # a larger question, and which of its candidates these are
 
     @cached_property
+    def steps(self) -> Sequence[int]:
+        """(n,) how many tokens the text of each candidate has already."""
+        return [len(text.new_ids) for text in self.texts]
+
+    @property
     def step(self) -> int:
-        """How many tokens the texts have already: all texts of a batch are equally far."""
-        return len(self.texts[0].new_ids)
+        """The same where it is one number: texts that differ in it are judged apart, unless a lookahead takes `steps`."""
+        return self.steps[0]
 
     @cached_property
     def read(self) -> LMState:
         """The LM after each candidate, read once for all who ask. Its cache is shared: fork it before it grows."""
         lm, state, rows = self.parts.lm, self.state, list(self.rows)
+        if self.part_of is not None:
+            whole, mine = self.part_of
+            return lm.select(whole.read, mine)
         if state is None:
             unique = {id(text): text for text in self.texts}
             state = lm.prefill([[*text.prompt_ids, *text.new_ids] for text in unique.values()])
@@ -111,6 +120,20 @@ class Query:
         texts = read()
         for i, text in enumerate(texts):
             self.futures[i * len(self.futures) // len(texts)].append(Future(type(who).__name__, text))
+
+    def only(self, which: Sequence[int], remaining: int) -> Query:
+        """The question about some of the candidates; the LM's pass is shared."""
+        return replace(
+            self,
+            texts=[self.texts[i] for i in which],
+            tokens=self.tokens[list(which)],
+            written=[self.written[i] for i in which],
+            remaining=remaining,
+            rows=[self.rows[i] for i in which] if self.rows else (),
+            verifiers=[self.verifiers[i] for i in which] if self.verifiers else (),
+            futures=None if self.futures is None else [self.futures[i] for i in which],
+            part_of=(self, torch.tensor(list(which))),
+        )
 
     def carrying(self, part: int) -> Query:
         """The same question with what the texts carry for one part of a mixture; the LM's pass is shared."""
@@ -165,6 +188,10 @@ class Lookahead(Options):
         """q of every candidate of the query."""
         raise NotImplementedError
 
+    def place(self, parts: Parts, step: int, remaining: int) -> Hashable:
+        """What this lookahead makes of a text's place: texts for which it is the same may be judged together."""
+        return step, remaining
+
     def pass_on(self, carried: Any, parts: Parts, *, remaining: int) -> Any:
         """What a text carries on when it takes a token that was not judged."""
         return carried
@@ -191,3 +218,24 @@ class Lookahead(Options):
     def horizon(self, remaining: int) -> int:
         """Tokens of lookahead where `remaining` may still follow."""
         return min(self.tokens, remaining)  # type: ignore[attr-defined]
+
+
+def judge_apart(lookahead: Lookahead, query: Query, remaining: Sequence[int]) -> Answer:
+    """The answer where texts are not equally far: those that are alike to the lookahead are judged together.
+
+    remaining: (n,) tokens that may follow each candidate
+    """
+    places = [lookahead.place(query.parts, step, left) for step, left in zip(query.steps, remaining)]
+    groups = [[i for i, own in enumerate(places) if own == place] for place in dict.fromkeys(places)]
+    if len(groups) == 1:
+        return lookahead.judge(query)
+    answers = [lookahead.judge(query.only(group, remaining[group[0]])) for group in groups]
+    order = torch.tensor([i for group in groups for i in group]).argsort()
+    terms = max(len(answer.q) for answer in answers)
+    q = [torch.cat([own.q, own.q.new_ones(terms - len(own.q), own.q.shape[1])]) for own in answers]
+    carried = [entry for group, own in zip(groups, answers) for entry in own.carried or [None] * len(group)]
+    return Answer(
+        torch.cat(q, 1)[:, order],
+        sum((answer.cost for answer in answers), Cost()),
+        [carried[i] for i in order.tolist()] if any(answer.carried for answer in answers) else None,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -61,6 +61,9 @@ class Draft(Lookahead):
     def prepare(self, parts: Parts) -> None:
         """Load the other LM, and what it needs beside it."""
         self.inner.prepare(parts.beside(self.lm))
+
+    def place(self, parts: Parts, step: int, remaining: int) -> Hashable:
+        return self.inner.place(parts, step, remaining)
 
     def judge(self, query: Query) -> Answer:
         parts = query.parts.beside(self.lm)
@@ -129,8 +132,9 @@ class Draft(Lookahead):
             rows=(),
             verifiers=[query.verifiers[i] for i in batch] if query.verifiers else (),
             futures=None if query.futures is None else [query.futures[i] for i in batch],
+            part_of=None,
         )
-        own.__dict__["step"] = query.step
+        own.__dict__["steps"] = [query.steps[i] for i in batch]
         return own
 
 

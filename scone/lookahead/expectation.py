@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from scone.lookahead.base import Answer, Lookahead, Query
-from scone.lookahead.parts import EMBEDDINGS, LM_STATES
+from scone.lookahead.parts import EMBEDDINGS, LM_STATES, Parts
 from scone.lookahead.paths import Paths
 from scone.options import integer, option
 from scone.output import Cost
@@ -29,6 +30,9 @@ class Expectation(Lookahead):
 
     tokens: int = option(3, integer(1), "tokens to look ahead")
     among: int = option(10, integer(1, 64), "an expectation is over this many of the likeliest tokens")
+
+    def place(self, parts: Parts, step: int, remaining: int) -> Hashable:
+        return self.horizon(remaining)
 
     def judge(self, query: Query) -> Answer:
         parts, lm = query.parts, query.parts.lm

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,9 @@ class Gibbs(Lookahead):
     @property
     def _warmup(self) -> int:
         return self.start.warmup
+
+    def place(self, parts: Parts, step: int, remaining: int) -> Hashable:
+        return step, self._length(parts, remaining)
 
     def judge(self, query: Query) -> Answer:
         parts, n = query.parts, len(query.written)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from scone.lookahead.base import Answer, Lookahead, Query
 from scone.lookahead.chains import begin
 from scone.lookahead.gibbs import Gibbs
-from scone.lookahead.parts import EMBEDDINGS, MASKED_LM
+from scone.lookahead.parts import EMBEDDINGS, MASKED_LM, Parts
 from scone.lookahead.start import Masks
 from scone.lookahead.taylor import AtSample
 from scone.options import integer, number, option
@@ -32,6 +33,9 @@ class Masked(Lookahead):
 
     tokens: int = option(6, integer(1), "tokens of the masked LM to look ahead")
     temperature: float = option(1.0, number(0, above=True), "of the masked LM")
+
+    def place(self, parts: Parts, step: int, remaining: int) -> Hashable:
+        return min(self.tokens, max(1, round(remaining * parts.density)))
 
     def judge(self, query: Query) -> Answer:
         parts, mlm, n = query.parts, query.parts.masked_lm, len(query.written)

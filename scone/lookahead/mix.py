@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,9 @@ class Mix(Lookahead):
     def prepare(self, parts: Parts) -> None:
         for part in self.parts:
             part.prepare(parts)
+
+    def place(self, parts: Parts, step: int, remaining: int) -> Hashable:
+        return tuple(part.place(parts, step, remaining) for part in self.parts)
 
     def judge(self, query: Query) -> Answer:
         q: Tensor | None = None

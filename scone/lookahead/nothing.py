@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from scone.lookahead.base import Answer, Lookahead, Query
-from scone.lookahead.parts import EMBEDDINGS
+from scone.lookahead.parts import EMBEDDINGS, Parts
 from scone.output import Cost
 
 __all__ = ["Nothing"]
@@ -20,6 +21,9 @@ class Nothing(Lookahead):
     """
 
     draws = False
+
+    def place(self, parts: Parts, step: int, remaining: int) -> Hashable:
+        return None
 
     def judge(self, query: Query) -> Answer:
         parts = query.parts

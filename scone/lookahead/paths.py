@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from scone.lm import CausalLM, LMState, fetched, sent
 from scone.lookahead.base import Answer, Lookahead, Query
-from scone.lookahead.parts import EMBEDDINGS, LM_STATES
+from scone.lookahead.parts import EMBEDDINGS, LM_STATES, Parts
 from scone.options import choice, flag, integer, number, option
 from scone.output import Cost
 from scone.seeds import chain_seed, mix, rollout_seed
@@ -47,6 +48,9 @@ class Paths(Lookahead):
         """Paths of a candidate."""
         return self.count
 
+    def place(self, parts: Parts, step: int, remaining: int) -> Hashable:
+        return self.horizon(remaining)
+
     def judge(self, query: Query) -> Answer:
         parts, lm = query.parts, query.parts.lm
         tokens, rows = self.horizon(query.remaining), len(query.written) * self.count
@@ -79,7 +83,8 @@ class Paths(Lookahead):
         An expected embedding belongs to a text that goes on; where tokens are judged as drawn, a path ends where its text does.
         """
         lm, tables = query.parts.lm, query.parts.lm_tables if self.judged == "expected" else []
-        noise = sent(rollout_seed(seed, query.step), state.mask.device)
+        each = [step for step in query.steps for _ in range(self.count)]
+        noise = sent(rollout_seed(seed, each), state.mask.device)
         means: list[list[Tensor]] = [[] for _ in tables]
         drawn: list[Tensor] = []
         for i in range(tokens):

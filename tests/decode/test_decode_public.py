@@ -22,12 +22,12 @@ ROOT = Path(__file__).parents[2]
 # From below to above: a room is a module or a folder of scone, and imports only from rooms before it.
 ROOMS = [
     "errors", "blame", "forking", "options", "seeds", "trace", "output", "encoder", "decoder_step", "embedded", "loading", "lm", "reweigh",
-    "verifier", "text", "failure", "prompts", "lookahead", "config", "particles", "processors", "grammar", "loop", "values", "vllm", "hf",
-    "decode", "reference", "settings", "tools", "jobs", "evaluate", "cli", "__main__",
+    "verifier", "text", "failure", "prompts", "lookahead", "config", "particles", "processors", "grammar", "loop", "running",
+    "values", "vllm", "hf", "decode", "reference", "settings", "tools", "jobs", "evaluate", "cli", "__main__",
 ]  # fmt: skip
 FLAT = [
     "blame", "config", "decode", "errors", "failure", "forking", "grammar", "hf", "loading", "loop", "options", "output", "particles", "processors",
-    "prompts", "reference", "reweigh", "seeds", "settings", "text", "values",
+    "prompts", "reference", "reweigh", "running", "seeds", "settings", "text", "values",
 ]  # fmt: skip
 MODULES = FLAT + [
     f"{room}.{path.stem}" if path.stem != "__init__" else room
@@ -88,7 +88,7 @@ PUBLIC = {
     "scone.jobs": ["Job", "Worker", "do", "here", "look_through", "write_file"],
     "scone.lookahead": [
         "Answer", "AtMean", "AtSample", "Carried", "Draft", "Expectation", "Gibbs", "GibbsPool", "Lookahead", "Masked", "Masks",
-        "Mix", "Nothing", "Parts", "Paths", "Query", "Rollout", "Taylor", "draw_from_head",
+        "Mix", "Nothing", "Parts", "Paths", "Query", "Rollout", "Taylor", "draw_from_head", "judge_apart",
     ],
     "scone.lm": [
         "Candidates", "CausalLM", "Embeddings", "LMState", "MaskedLM", "Reading", "attention_mask", "check_finite",
