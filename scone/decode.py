@@ -151,6 +151,20 @@ class Scone:
         other._configure((self.config if config is None else config).replace(**changes))
         return other
 
+    def with_verifier(self, verifier: Any) -> Scone:
+        """The same models and options with another verifier; nothing is loaded again.
+
+        >>> engine = Scone.from_pretrained()
+        >>> calm = engine.with_verifier(~Verifier.from_pretrained("embedded:toxicity", target="toxic"))
+        >>> calm.lm is engine.lm
+        True
+        """
+        other = object.__new__(type(self))
+        other.__dict__ = dict(self.__dict__)
+        other.parts = self.parts.with_verifier(as_verifier(verifier))
+        other._configure(self.config)
+        return other
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],

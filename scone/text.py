@@ -30,6 +30,7 @@ class Text:
     carried: Any = None  # what the lookahead keeps from step to step
     finish_reason: str | None = None
     trace: list[Step] = field(default_factory=list)
+    stop: tuple[str, ...] = ()  # strings of its own that end it
 
     @property
     def text(self) -> str:
@@ -63,7 +64,7 @@ class Writer:
         known = self.lm.decode(lead)
         written = self.lm.decode([*lead, *text.new_ids, *([] if token is None else [token])])
         written = written[len(known) :] if written.startswith(known) else written
-        cuts = [at for at in (written.find(s) for s in self.stop) if at >= 0]
+        cuts = [at for at in (written.find(s) for s in (*self.stop, *text.stop)) if at >= 0]
         return (written[: min(cuts)], True) if cuts else (written, False)
 
     def append(self, text: Text, token: int) -> None:
@@ -88,7 +89,7 @@ class Writer:
         if text.finish_reason is not None:
             return 0
         most = 0
-        for s in self.stop:
+        for s in (*self.stop, *text.stop):
             for n in range(1, min(len(s), len(text.continuation)) + 1):
                 if text.continuation.endswith(s[:n]):
                     most = max(most, n)

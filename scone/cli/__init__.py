@@ -30,6 +30,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "generate": Command("continue prompts so that the text has an attribute", "scone.cli.generate"),
     "trace": Command("a page that shows how a text was steered, token by token", "scone.cli.trace"),
+    "serve": Command("an OpenAI-style server on this machine", "scone.serve.command"),
     "demo": Command("plain against controlled text for three tasks, with a table of scores", "scone.cli.demo"),
     "models": Command("the small models that come with pip: installed or not, licence, scores", "scone.cli.models"),
     "doctor": Command("versions, backends, threads, cache, and why something is off", "scone.cli.doctor"),

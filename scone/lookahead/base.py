@@ -224,6 +224,16 @@ def judge_apart(lookahead: Lookahead, query: Query, remaining: Sequence[int]) ->
     """The answer where texts are not equally far: those that are alike to the lookahead are judged together.
 
     remaining: (n,) tokens that may follow each candidate
+
+    >>> from types import SimpleNamespace
+    >>> count = SimpleNamespace(  # its q is how many candidates it is asked about at once
+    ...     place=lambda parts, step, remaining: remaining,
+    ...     judge=lambda query: Answer(torch.full((1, len(query.texts)), float(len(query.texts))), Cost()),
+    ... )
+    >>> text = Text("It is", prompt_ids=[7, 8], seed=0)
+    >>> query = Query(None, [text] * 3, torch.tensor([3, 4, 5]), ["It is so", "It is not", "It is"], remaining=5)
+    >>> judge_apart(count, query, [5, 3, 5]).q
+    tensor([[2., 1., 2.]])
     """
     places = [lookahead.place(query.parts, step, left) for step, left in zip(query.steps, remaining)]
     groups = [[i for i, own in enumerate(places) if own == place] for place in dict.fromkeys(places)]

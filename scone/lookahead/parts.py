@@ -83,6 +83,16 @@ class Parts:
         other.__dict__.pop("density", None)
         return other
 
+    def with_verifier(self, verifier: Expression) -> Parts:
+        """The same models with another verifier; tables that were made are shared."""
+        other = copy.copy(self)
+        other.verifier = verifier
+        other.readers = [leaf for leaf in verifier.leaves if leaf.reads_embeddings]
+        other._beside = {
+            key: (lm, parts.with_verifier(verifier), same) for key, (lm, parts, same) in self._beside.items()
+        }
+        return other
+
     def beside(self, lm: Any) -> Parts:
         """The same parts around an LM that looks ahead for this one: by name, or (model, tokenizer); made once."""
         key = lm if isinstance(lm, str) else id(lm)

@@ -78,7 +78,7 @@ class Trace(list["list[Step]"]):
 
     def to_html(self, *, title: str = "How the text was steered") -> str:
         """One page that needs nothing else: no network, no other file."""
-        if not len(self):
+        if not self.told:  # of texts that were never finished nothing is told either
             raise InputError("trace must hold at least one text to be shown, got none")
         return page(self.to_json(), title, [told.prompt + told.continuation for told in self.told])
 

@@ -158,7 +158,7 @@ class Controller:
         lookahead = self._lookahead(group.lookahead)
         config = SconeConfig(lookahead=lookahead, min_mass=group.min_mass, context_window=self.settings.context_window)
         loop = Loop(self.models.parts, config, lookahead, _Writers(), timer=self.timer, verifier_of=_verifier)
-        judged = judge(loop, texts, candidates, None, group.remaining)
+        judged = judge(loop, texts, candidates, None, [group.remaining] * len(texts))
         _carry(texts, candidates, judged)
         strengths = _strengths(texts, len(judged.q))
         log_p_star = reweigh(candidates.log_p, judged.q, config.reweigh, strength=1.0, strengths=strengths)

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 ROOMS = [
     "errors", "blame", "forking", "options", "seeds", "trace", "output", "encoder", "decoder_step", "embedded", "loading", "lm", "reweigh",
     "verifier", "text", "failure", "prompts", "lookahead", "config", "particles", "processors", "grammar", "loop", "running",
-    "values", "vllm", "hf", "decode", "reference", "settings", "tools", "jobs", "evaluate", "cli", "__main__",
+    "values", "vllm", "hf", "decode", "reference", "settings", "tools", "jobs", "evaluate", "cli", "serve", "__main__",
 ]  # fmt: skip
 FLAT = [
     "blame", "config", "decode", "errors", "failure", "forking", "grammar", "hf", "loading", "loop", "options", "output", "particles", "processors",

@@ -63,6 +63,12 @@ class Wary:
         return 0.0 if "idiot" in text else 1.0
 
 
+def server(example, printed):
+    assert example["last"].finish_reason in ("stop", "length") and example["last"].scone["phi"] > 0.5
+    assert example["withheld"].finish_reason == "content_filter" and example["withheld"].scone["verdict"] == "fail"
+    assert printed.startswith(example["asked"]["prompt"])
+
+
 def trace_page(example, printed):
     page = Path("trace.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>") and "steered" in page
