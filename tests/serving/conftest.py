@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -25,9 +26,11 @@ from scone.vllm.settings import Settings
 
 if not standins.REAL:
     standins.install()
+    importlib.import_module("scone.vllm.plugin")
+    standins.remove()  # nobody else is to think that vLLM is here
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _tiny_models() -> Iterator[None]:
     """Models by the name "tiny", and one thread."""
     threads = torch.get_num_threads()
@@ -40,7 +43,7 @@ def _tiny_models() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def make_controller() -> Any:
     def made(**changes: Any) -> Controller:
         model, tokenizer = tiny.llama()
@@ -50,6 +53,6 @@ def make_controller() -> Any:
     return made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def controller(make_controller: partial[Controller]) -> Controller:
     return make_controller()

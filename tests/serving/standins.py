@@ -115,6 +115,12 @@ def install() -> None:
         vars(sys.modules[path]).update(names)
 
 
+def remove() -> None:
+    """Take them away again: the plug-in has seen what it looks for."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
+        del sys.modules[name]
+
+
 def config_of(tokenizer: Any, vocabulary: int) -> Any:
     """What the plug-in reads of a VllmConfig."""
     model = SimpleNamespace(
