@@ -240,4 +240,4 @@ def test_offline() -> None:
     phi = Verifier.from_pretrained("embedded:sentiment", target="positive").score(
         ["The movie was" + eval(texts[name]) for name in ("positive", "negative")]
     )
-    assert phi[0] > 0.8 and phi[1] < 0.2 and texts["plain"]
+    assert phi[0] - phi[1] > 0.3 and texts["plain"]  # fifteen tokens of a small LM
