@@ -475,10 +475,16 @@ def _masked_lm(given: Any, tokenizer: Any) -> Callable[[], MaskedLM] | None:
     if given is None:
         return None
     if callable(given) and not isinstance(given, torch.nn.Module) and tokenizer is None:
-        return lambda: MaskedLM(*given())
-    pair = _pair("masked_lm", given, tokenizer)
-    made = MaskedLM(*pair)
-    return lambda: made
+        return partial(_loaded, given)
+    return partial(_same, MaskedLM(*_pair("masked_lm", given, tokenizer)))
+
+
+def _loaded(load: Callable[[], tuple[Any, Any]]) -> MaskedLM:
+    return MaskedLM(*load())
+
+
+def _same(made: MaskedLM) -> MaskedLM:  # a function with a name, so that engines can be pickled
+    return made
 
 
 def _pair(name: str, model: Any, tokenizer: Any) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from scone.errors import InputError
-from scone.lm import CausalLM
+from scone.lm import CausalLM, check_unicode
 from scone.seeds import text_seed
 from scone.text import Text
 
@@ -126,9 +126,13 @@ def check_prompts(prompts: Iterable[Any]) -> None:
     for prompt in prompts:
         if not isinstance(prompt, str) and not _is_chat(prompt):
             raise InputError(f"prompts must be strings or lists of messages, got {prompt!r}")
-        for message in [] if isinstance(prompt, str) else prompt:
+        if isinstance(prompt, str):
+            check_unicode("prompts", prompt)
+            continue
+        for message in prompt:
             if not {"role", "content"} <= set(message):
                 raise InputError(f"prompts must have 'role' and 'content' in each message, got {message!r}")
+            check_unicode("prompts", *(part for part in message.values() if isinstance(part, str)))
 
 
 def _is_chat(prompt: Any) -> bool:

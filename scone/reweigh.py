@@ -11,6 +11,7 @@ from scone.lm import sent
 
 __all__ = ["RULES", "all_hold", "reweigh"]
 
+_MOST = 1e30
 RULES = ("odds", "bayes", "softmax", "logit")
 
 
@@ -41,16 +42,18 @@ def reweigh(
     >>> reweigh(even, torch.tensor([[[0.2, 0.8]]]), "bayes", strength=1).exp()
     tensor([[0.2000, 0.8000]])
     """
-    weights = strength * _each(strengths, q.device)
+    # Beyond any use, and far from where float32 overflows and infinity less infinity is no number.
+    weights = (min(strength, _MOST) * _each(strengths, q.device).clamp(max=_MOST)).clamp(max=_MOST)
+    low, high = max(epsilon, 1e-37), min(1 - epsilon, 1 - 2**-24)  # 0 and 1 have no odds
     if rule == "odds":
         # The odds of all terms together: one that is as good as certain does not outweigh one that is in doubt.
         most = weights.amax(0)
         together = all_hold(q, (weights / torch.where(most > 0, most, 1.0))[:, :, 0])
-        log_q = (most * together.clamp(epsilon, 1 - epsilon).logit())[None]
+        log_q = (most * together.clamp(low, high).logit())[None]
     elif rule == "bayes":
-        log_q = weights * q.clamp(epsilon, 1).log()
+        log_q = weights * q.clamp(low, 1).log()
     elif rule == "logit":
-        log_q = torch.nn.functional.logsigmoid(weights * q.clamp(epsilon, 1 - epsilon).logit())
+        log_q = torch.nn.functional.logsigmoid(weights * q.clamp(low, high).logit())
     else:  # Algorithm 1: log_softmax of the q's summed over samples
         log_q = weights * (samples * q).masked_fill(log_p.isneginf(), -torch.inf).log_softmax(-1)
         log_q = log_q.masked_fill(log_p.isneginf(), 0)

@@ -6,7 +6,7 @@ from scone.lm.model import CausalLM, LMState
 from scone.lm.reading import Reading, common_prefix, read_on
 from scone.lm.sampling import Candidates, choose, propose, truncate
 from scone.lm.tables import Embeddings, mark
-from scone.lm.tokens import position_limit, same_vocabulary, special_frame
+from scone.lm.tokens import check_known, check_unicode, position_limit, same_vocabulary, special_frame
 from scone.lm.transfer import check_finite, fetched, sent
 
 __all__ = [
@@ -18,6 +18,8 @@ __all__ = [
     "Reading",
     "attention_mask",
     "check_finite",
+    "check_known",
+    "check_unicode",
     "choose",
     "common_prefix",
     "fetched",

@@ -13,8 +13,8 @@ import scone_kernels as kernels
 from scone.blame import blamed
 from scone.errors import ModelError
 from scone.lm.masks import attention_mask
-from scone.lm.tables import place_of, rows_of
-from scone.lm.tokens import drawable, position_limit, special_frame
+from scone.lm.tables import Embeddings, place_of, rows_of
+from scone.lm.tokens import check_known, drawable, position_limit, special_frame
 from scone.lm.transfer import check_finite, sent
 from scone_kernels.inference import Accelerated, accelerate, untouched
 
@@ -114,6 +114,7 @@ class MaskedLM:
                 f"masked_lm must have a tokenizer with a mask token, got {type(tokenizer).__name__} without mask_token"
             )
         self.model = model
+        self._embeddings = Embeddings(model)
         self.tokenizer = tokenizer
         self.name = type(model).__name__
         self._running: Accelerated | None = None
@@ -168,6 +169,8 @@ class MaskedLM:
     def hidden(self, ids: Tensor, mask: Tensor, row: Tensor, col: Tensor) -> Tensor:
         """Head inputs at the positions (row, col) of ids (R, T): (N, H), or (N, V) logits for an unknown family."""
         batch: dict[str, Any] = {"input_ids": ids, "attention_mask": attention_mask(self.model, mask, ids.shape[1])}
+        if ids.device.type == "cpu" and ids.numel():  # elsewhere looking would wait for the device
+            check_known("masked_lm", int(ids.max()), self._embeddings.rows)
         head = self.head
         with blamed(f"the masked LM {self.name}"):
             if head.weight is None:

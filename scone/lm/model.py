@@ -17,7 +17,7 @@ from scone.blame import blamed
 from scone.errors import InputError, ModelError
 from scone.lm.masks import attention_mask
 from scone.lm.tables import Embeddings, place_of, rows_of
-from scone.lm.tokens import special_frame
+from scone.lm.tokens import check_known, special_frame
 from scone.lm.transfer import check_finite, fetched, sent
 from scone_kernels import LikelyRows, likely_rows, likely_rows_from_logits
 from scone_kernels.inference import accelerate
@@ -140,6 +140,7 @@ class CausalLM:
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> LMState:
         """Run the prompts through the LM, padded on the left to the longest."""
+        check_known("lm", max(map(max, prompts)), self._embeddings.rows)
         width = max(map(len, prompts))
         filler = next(iter(self.stop_ids), 0)
         ids = sent([[filler] * (width - len(p)) + list(p) for p in prompts], self.device)

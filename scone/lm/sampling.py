@@ -50,8 +50,9 @@ def propose(
     tensor([[1, 2]])
     """
     empty = logits.isneginf().all(-1)
-    log_p = (logits / temperature).log_softmax(-1)
-    log_p, tokens = log_p.topk(min(top_k, logits.shape[-1]), dim=-1)
+    tokens = logits.topk(min(top_k, logits.shape[-1]), dim=-1).indices  # by logits: far-off log p are rounded alike
+    # Less the largest first: a low temperature would blow all of them up, and infinity less infinity is no number.
+    log_p = ((logits - logits.amax(-1, keepdim=True)) / max(temperature, 1e-30)).log_softmax(-1).gather(-1, tokens)
     if top_p < 1 or min_p > 0:
         # The nucleus of the k best: mass is counted over the whole vocabulary, as top-p alone would.
         ahead = log_p.exp().cumsum(-1) - log_p.exp()

@@ -39,6 +39,12 @@ class Embeddings:
             self._made = (now, tensors, self._of_all(layer))
         return self._made[2]
 
+    @property
+    def rows(self) -> int:
+        """V, the tokens that the model was given embeddings for."""
+        layer = self._model.get_input_embeddings()
+        return layer.weight.shape[0] if type(layer) is nn.Embedding else len(self.now())
+
     @torch.no_grad()
     def _of_all(self, layer: nn.Module) -> Tensor:
         weight = getattr(layer, "weight", None)

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["drawable", "position_limit", "same_vocabulary", "special_frame"]
+from scone.errors import InputError, ModelError
+
+__all__ = ["check_known", "check_unicode", "drawable", "position_limit", "same_vocabulary", "special_frame"]
 
 _PLACEHOLDER = re.compile(r"^(\[unused\d+\]|<unused_?\d+>|<extra_id_\d+>|madeupword\d+)$")
 _PROBE = "The quick brown fox, naïve café — 漢字 🙂 don't  x_1=f(y);\n"
@@ -27,6 +29,36 @@ def special_frame(tokenizer: Any) -> tuple[list[int], list[int]]:
         if framed[start : start + len(plain)] == plain:
             return framed[:start], framed[start + len(plain) :]
     return [], []
+
+
+def check_unicode(name: str, *texts: str) -> None:
+    """Raise InputError for a lone surrogate: half a character, which no tokenizer reads.
+
+    >>> check_unicode("prompts", "fine", "half \\ud83d")
+    Traceback (most recent call last):
+    scone.errors.InputError: prompts must be valid Unicode, got a lone surrogate at character 5: 'half \\ud83d'
+    """
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            near = text[max(0, error.start - 20) : error.start + 20]
+            raise InputError(
+                f"{name} must be valid Unicode, got a lone surrogate at character {error.start}: {near!a}"
+            ) from None
+
+
+def check_known(name: str, most: int, rows: int) -> None:
+    """Raise ModelError for a token beyond the model's embeddings: tokenizers may know more than their model was given.
+
+    >>> check_known("lm", 12, rows=10)
+    Traceback (most recent call last):
+    scone.errors.ModelError: lm must have an embedding for each token of its tokenizer, got token 12 where it has 10
+    """
+    if most >= rows:
+        raise ModelError(
+            f"{name} must have an embedding for each token of its tokenizer, got token {most} where it has {rows}"
+        )
 
 
 def position_limit(model: Any, tokenizer: Any) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from scone.blame import blamed
 from scone.errors import ConfigError, InputError
-from scone.lm import fetched
+from scone.lm import check_unicode, fetched
 
 __all__ = ["Expression", "Leaf"]
 
@@ -44,6 +44,7 @@ class Expression:
         wrong = [type(text).__name__ for text in texts if not isinstance(text, str)]
         if wrong:
             raise InputError(f"texts must be strings, got {wrong[0]}")
+        check_unicode("texts", *texts)
         values = fetched(*(leaf.judged(texts) for leaf in self.leaves))
         return self.combine({leaf.key: value for leaf, value in zip(self.leaves, values)})
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from scone.errors import ModelError
-from scone.lm import check_finite, mark, same_vocabulary, sent
+from scone.lm import check_finite, check_known, mark, same_vocabulary, sent
 from scone.verifier.kinds import EmbeddingVerifier
 
 __all__ = ["Bridge", "Surfaces", "View"]
@@ -187,6 +187,7 @@ class Bridge:
         offset: (R, T), -1 where the text is fixed; texts: the fixed text of each row.
         """
         if self.identical:
+            check_known(f"verifier {self.verifier.name}", len(self.surfaces) - 1, self.verifier.rows)
             entry = torch.arange(len(row), device=row.device)
             return View(ids, mask, entry, col, torch.ones(len(row), device=row.device))
         return self._aligned(ids, offset, row, col, texts)

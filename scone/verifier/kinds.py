@@ -17,7 +17,16 @@ from torch import Tensor
 
 from scone.blame import blamed
 from scone.errors import ConfigError, InputError, LabelError, ModelError
-from scone.lm import Embeddings, attention_mask, check_finite, fetched, position_limit, sent, special_frame
+from scone.lm import (
+    Embeddings,
+    attention_mask,
+    check_finite,
+    check_known,
+    fetched,
+    position_limit,
+    sent,
+    special_frame,
+)  # fmt: skip
 from scone.verifier.algebra import Expression, Leaf
 from scone_kernels.inference import accelerate
 
@@ -48,13 +57,17 @@ class _CallableVerifier(Leaf):
         self.name = getattr(function, "__name__", type(function).__name__)
 
     def evaluate(self, texts: Sequence[str]) -> Tensor:
-        scores = torch.as_tensor(self.function(list(texts)), dtype=torch.float32).cpu()
+        found = self.function(list(texts))
+        try:
+            scores = torch.as_tensor(found, dtype=torch.float32).detach().cpu()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"verifier {self.name} must return numbers, got {found!r}") from error
         if scores.shape != (len(texts),):
             raise InputError(
                 f"verifier {self.name} must return one score for each text, expected shape ({len(texts)},), got {tuple(scores.shape)}"
             )
         check_finite(scores, f"the verifier {self.name}")
-        return scores
+        return _probabilities(scores, self.name)
 
 
 class EmbeddingVerifier(Leaf):
@@ -94,6 +107,11 @@ class EmbeddingVerifier(Leaf):
         return self._table()
 
     @property
+    def rows(self) -> int:
+        """How many tokens have an embedding."""
+        return len(self.table)
+
+    @property
     def device(self) -> torch.device:
         """The device of the embeddings."""
         return self.table.device
@@ -101,8 +119,16 @@ class EmbeddingVerifier(Leaf):
     def value(self, embeds: Tensor, mask: Tensor, kind: str) -> Tensor:
         """φ (kind "prob") or its log-odds (kind "logit") of embedded texts: (R,); embeds: (R, T, D), mask: (R, T)."""
         with blamed(f"the verifier {self.name}"):
-            raw = self._function(embeds, mask).float()
+            raw = self._function(embeds, mask)
+        if not isinstance(raw, Tensor) or raw.shape != embeds.shape[:1]:
+            given = tuple(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
+            raise ModelError(
+                f"verifier {self.name} must return one number for each text, expected shape ({len(embeds)},), got {given}"
+            )
+        raw = raw.float()
         check_finite(raw, f"the verifier {self.name}")
+        if self._output == "prob":
+            raw = _probabilities(raw, self.name)
         if self._output == kind:
             return raw
         return raw.sigmoid() if kind == "prob" else raw.clamp(1e-6, 1 - 1e-6).logit()
@@ -157,6 +183,7 @@ class EmbeddingVerifier(Leaf):
         """Tokens as the verifier takes them: ids and mask (R, T), the last ones where there are too many."""
         room = self.max_length - len(self.opening) - len(self.closing)
         rows = [[*self.opening, *list(ids)[max(0, len(ids) - room) :], *self.closing] for ids in encoded]
+        check_known(f"verifier {self.name}", max((i for row in rows for i in row), default=0), self.rows)
         width = max(map(len, rows))
         fill = [width - len(row) for row in rows]
         if self.pads_left:
@@ -296,6 +323,14 @@ def _label_index(config: Any, target: str | int) -> int:
         known = ", ".join(f"{name!r} ({i})" for i, name in enumerate(names))
         raise LabelError(f"target must be one of {known}, got {target!r}")
     return matches[0]
+
+
+def _probabilities(scores: Tensor, name: str) -> Tensor:
+    """The scores, or an InputError where one is no probability: what is beyond [0, 1] by rounding alone is cut."""
+    wrong = (scores < -1e-6) | (scores > 1 + 1e-6)
+    if scores.device.type == "cpu" and bool(wrong.any()):  # elsewhere looking would wait for the device
+        raise InputError(f"verifier {name} must return scores from 0 to 1, got {float(scores[wrong][0]):g}")
+    return scores.clamp(0, 1)
 
 
 def _rows(embeddings: Any) -> Tensor:
