@@ -79,8 +79,27 @@ def vocabulary(size: int, keep: Tensor | None, temperature: float, device: torch
         _tensor("keep", keep, (size,), device)
         if keep.dtype != torch.bool:
             raise TypeError(f"keep must be bool, got {keep.dtype}")
-    if not (isinstance(temperature, (int, float)) and math.isfinite(temperature) and temperature > 0):
-        raise ValueError(f"temperature must be a positive finite number, got {temperature!r}")
+    positive("temperature", temperature)
+
+
+def shown(value: object) -> str:
+    """How a message writes a value: an integer may be too long to be written."""
+    return "an integer of hundreds of bits" if isinstance(value, int) and abs(value) >= 2**200 else repr(value)
+
+
+def positive(name: str, value: float) -> None:
+    """`value` is a number above 0 that a float can hold."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 < value < 2.0**1023:  # an integer may be larger than every float
+        raise ValueError(f"{name} must be a positive finite number, got {shown(value)}")
+
+
+def count(name: str, value: int, least: int = 1) -> None:
+    """`value` is an integer of 64 bits and at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    if not least <= value < 2**63:
+        raise ValueError(f"{name} must be from {least} to 2^63 - 1, got {shown(value)}")
 
 
 def per_row(name: str, value: int | Tensor, rows: Tensor) -> Tensor:
@@ -91,7 +110,7 @@ def per_row(name: str, value: int | Tensor, rows: Tensor) -> Tensor:
     if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
         raise TypeError(f"{name} must be an int or an int64 tensor, got {type(value).__name__}")
     if not -(2**63) <= value < 2**64:
-        raise ValueError(f"{name} must fit in 64 bits, got {value}")
+        raise ValueError(f"{name} must fit in 64 bits, got {shown(value)}")
     signed = value - 2**64 if value >= 2**63 else value
     return torch.full((rows.shape[0],), signed, dtype=torch.int64, device=rows.device)
 
@@ -112,6 +131,8 @@ def _tensor(name: str, tensor: Tensor, shape: tuple[int | None, ...], device: to
         raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
     if tensor.device != device:
         raise ValueError(f"{name} must be on {device}, got {tensor.device}")
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got {tensor.layout}")
     given = tensor.shape
     # No loop where none is needed: small calls feel it.
     if given == shape or len(given) == len(shape) == shape.count(None):

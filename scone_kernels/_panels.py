@@ -17,7 +17,9 @@ def to_panels(weight: Tensor) -> Tensor | None:
     >>> to_panels(torch.tensor([[1.5, -0.25]])).shape, to_panels(torch.tensor([[0.1]])) is None
     (torch.Size([1, 2, 48]), True)
     """
-    _checks.single("weight", weight, (None, None), weight.device)
+    _checks.single("weight", weight, (None, None), weight.device if isinstance(weight, Tensor) else torch.device("cpu"))
+    if weight.is_meta:
+        raise ValueError("weight must have values to look at, got one on the device meta")
     for dtype in (torch.bfloat16, torch.float16):
         half = weight.detach().to(dtype)
         if torch.equal(half.float(), weight):

@@ -139,6 +139,9 @@ def decoder_step(
     (torch.Size([3, 4]), torch.Size([1, 3, 1, 2]))
     """
     device = x.device if isinstance(x, Tensor) else torch.device("cpu")
+    for name, given in (("layers", layers), ("keys", keys), ("values", values)):
+        if not isinstance(given, list | tuple):
+            raise TypeError(f"{name} must be a list, got {type(given).__name__}")
     if not layers or not len(layers) == len(keys) == len(values):
         raise ValueError(
             f"layers, keys and values must be equally many, got {len(layers)}, {len(keys)} and {len(values)}"
@@ -150,6 +153,8 @@ def decoder_step(
             _checks.single(f"{name}[{i}]", tensor, (rows, None, None, None) if i == 0 else cached[0].shape, device)
     if keys[0].shape != values[0].shape:
         raise ValueError(f"values must have the shape of keys, {tuple(keys[0].shape)}, got {tuple(values[0].shape)}")
+    _checks.count("heads", heads)
+    _checks.positive("eps", eps)
     _, groups, length, depth = keys[0].shape
     if depth % 2 or not groups or heads % groups:
         raise ValueError(
@@ -157,7 +162,9 @@ def decoder_step(
         )
     for name, tensor in (("cos", cos), ("sin", sin)):
         _checks.single(name, tensor, (rows, depth), device)
-    if seen is not None and (seen.dtype != torch.bool or seen.shape != (rows, length)):
+    if seen is not None and not isinstance(seen, Tensor):
+        raise TypeError(f"seen must be a tensor, got {type(seen).__name__}")
+    if seen is not None and (seen.device != device or seen.dtype != torch.bool or seen.shape != (rows, length)):
         raise ValueError(f"seen must be bool of shape {(rows, length)}, got {seen.dtype} of {tuple(seen.shape)}")
     check_layers(layers, width, heads * depth, groups * depth, device)
     weights = [weight if weight is None else weight.contiguous() for layer in layers for weight in layer]
@@ -168,6 +175,10 @@ def decoder_step(
 def check_layers(layers: Sequence[DecoderLayer], width: int, asked: int, kept: int, device: torch.device) -> None:
     """Raise where a weight has not the shape that a width of x and so many columns of queries and of keys ask for."""
     for i, layer in enumerate(layers):
+        if not isinstance(layer, DecoderLayer):
+            raise TypeError(f"layers[{i}] must be a DecoderLayer, got {type(layer).__name__}")
+        if not isinstance(layer.down, Tensor) or layer.down.dim() not in (2, 3):
+            raise TypeError(f"layers[{i}].down must be a matrix or panels of one, got {type(layer.down).__name__}")
         _check_layer(f"layers[{i}]", layer, width, asked, kept, device)
 
 

@@ -96,6 +96,7 @@ def encoder(
     """
     device = x.device if isinstance(x, Tensor) else torch.device("cpu")
     _checks.single("x", x, (None, None), device)
+    _checks.positive("eps", eps)
     _checks.indices("starts", starts, (None,), device)
     check_layers(layers, x.shape[1], heads, device)
     if rows is None:
@@ -109,11 +110,14 @@ def encoder(
 
 def check_layers(layers: Sequence[EncoderLayer], width: int, heads: int, device: torch.device) -> None:
     """Raise where a weight has not the shape that a width of x asks for, or so many heads do not go into it."""
-    if not layers:
-        raise ValueError("layers must hold at least one layer, got none")
+    if not isinstance(layers, list | tuple) or not layers:
+        raise ValueError(f"layers must be a list of at least one layer, got {layers!r}")
     if not isinstance(heads, int) or heads < 1 or width % heads:
         raise ValueError(f"heads must be a positive divisor of {width}, the width of x, got {heads!r}")
     for i, layer in enumerate(layers):
+        if not isinstance(layer, EncoderLayer):
+            raise TypeError(f"layers[{i}] must be an EncoderLayer, got {type(layer).__name__}")
+        _checks.single(f"layers[{i}].up", layer.up, (None, width), device)
         inner = layer.up.shape[0]
         for name, weight in zip(layer._fields, layer):
             out = inner if name.startswith("up") else width

@@ -41,6 +41,7 @@ def linear_half(
     """
     device = x.device if isinstance(x, Tensor) else torch.device("cpu")
     _checks.floats("x", x, (None, None), device)
+    _checks.count("width", width)
     _checks.panels("panels", panels, (width, x.shape[1]), device)
     if bias is not None:
         _checks.floats("bias", bias, (width,), device)

@@ -168,6 +168,7 @@ def _vocabulary(
             raise ValueError(f"width must be the rows of weight, {weight.shape[0]}, got {width}")
         return weight.shape[0]
     if width is None:
+        _check_list(tables)
         if not tables:
             raise ValueError("width must be given for a weight in panels without tables, got None")
         width = tables[0].shape[0]
@@ -185,20 +186,26 @@ def _common(
     counter: int | Tensor | None,
 ) -> tuple[int, float, Tensor | None, Tensor | None]:
     """The arguments that both ops end with, checked."""
+    _check_list(tables)
     for i, table in enumerate(tables):
         _checks.floats(f"tables[{i}]", table, (vocabulary, None), x.device)
     if isinstance(among, bool) or not isinstance(among, int):
         raise TypeError(f"among must be an int, got {type(among).__name__}")
     if not 1 <= among <= MOST:
-        raise ValueError(f"among must be from 1 to {MOST}, got {among}")
+        raise ValueError(f"among must be from 1 to {MOST}, got {_checks.shown(among)}")
     if not (isinstance(min_p, (int, float)) and 0 <= min_p <= 1):
-        raise ValueError(f"min_p must be a number from 0 to 1, got {min_p!r}")
+        raise ValueError(f"min_p must be a number from 0 to 1, got {_checks.shown(min_p)}")
     if (seed is None) != (counter is None):
         missing = "seed" if seed is None else "counter"
         raise ValueError(f"seed and counter must be given together, got no {missing}")
     if seed is None or counter is None:
         return among, float(min_p), None, None
     return among, float(min_p), _checks.per_row("seed", seed, x), _checks.per_row("counter", counter, x)
+
+
+def _check_list(tables: Sequence[Tensor]) -> None:
+    if not isinstance(tables, list | tuple):
+        raise TypeError(f"tables must be a list of tensors, got {type(tables).__name__}")
 
 
 def _named(found: list[Tensor], tables: int) -> LikelyRows:

@@ -55,7 +55,7 @@ def taylor_estimate(
     12.0
     """
     if form not in FORMS:
-        raise ValueError(f"form must be one of {FORMS}, got {form!r}")
+        raise ValueError(f"form must be one of {FORMS}, got {_checks.shown(form)}")
     device = score.device if isinstance(score, Tensor) else torch.device("cpu")
     _checks.floats("score", score, (None,), device)
     _checks.floats("grad", grad, (None, None), device)
