@@ -104,7 +104,7 @@ def check_stops(stop: Any, stop_token_ids: Any, *, vocabulary: int) -> list[str]
 
 def _as_list(prompts: Any) -> list[Prompt]:
     if isinstance(prompts, str):
-        return [prompts]
+        prompts = [prompts]
     if not isinstance(prompts, Iterable) or isinstance(prompts, dict):
         raise InputError(f"prompts must be strings or lists of messages, got {prompts!r}")
     listed = list(prompts)

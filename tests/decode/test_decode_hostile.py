@@ -31,7 +31,10 @@ def small(positive: Verifier) -> Scone:
 
 # ---- texts ------------------------------------------------------------------------------------------------------------
 
-ANY_TEXT = some.text(some.characters(codec=None, exclude_categories=()), max_size=30)  # surrogates too
+_CHARACTERS = some.text(some.characters(codec=None, exclude_categories=()), max_size=30)
+ANY_TEXT = _CHARACTERS | some.builds(
+    "{}{}".format, _CHARACTERS, some.sampled_from("\ud800\udfff\x00\x1b\u202e\U0010ffff")
+)
 
 
 @FEW
