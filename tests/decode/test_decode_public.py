@@ -91,7 +91,7 @@ PUBLIC = {
         "Mix", "Nothing", "Parts", "Paths", "Query", "Rollout", "Taylor", "draw_from_head", "judge_apart",
     ],
     "scone.lm": [
-        "Candidates", "CausalLM", "Embeddings", "LMState", "MaskedLM", "Reading", "attention_mask", "check_finite",
+        "Candidates", "CausalLM", "Embeddings", "LMState", "MaskedLM", "Reading", "attention_mask", "check_finite", "check_known", "check_unicode",
         "choose", "common_prefix", "fetched", "mark", "position_limit", "propose", "read_on", "same_vocabulary",
         "sent", "special_frame", "truncate",
     ],
