@@ -3,7 +3,7 @@
 A choice depends on the kernel, the dtype, the GPU and the bucket of rows ("few" or "many"), and on nothing that a clock
 says while the program runs: the same call gives the same bits, and no new batch size starts a search. configs/NAME.json
 overrides what is shipped in kernel.py, where NAME is an architecture (gfx942) or, before that, the name of a GPU as
-torch has it (NVIDIA_H100_80GB_HBM3); `python -m bench tune` writes such a file.
+torch has it (NVIDIA_H100_80GB_HBM3).
 """
 
 from __future__ import annotations
