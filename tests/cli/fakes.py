@@ -17,22 +17,22 @@ class FakeEngine:
 
     lm = lm_tokenizer = None
 
-    def __init__(self, strength=1.0):
-        self.strength, self.calls = strength, []
+    def __init__(self, strength=1.0, particles=3):
+        self.config, self.calls = SimpleNamespace(strength=strength, particles=particles), []
 
-    def with_config(self, *, strength):
-        return FakeEngine(strength)
+    def with_config(self, *, strength, particles):
+        return FakeEngine(strength, particles)
 
     def open(self, prompts, *, max_new_tokens, seed):
         """Every prompt fits."""
 
     def generate(self, prompts, *, max_new_tokens, num_return_sequences, seed, logits_processor=()):
         self.calls.append((list(prompts), num_return_sequences, seed))
-        words = STEERED_WORDS if self.strength else PLAIN_WORDS
+        words = STEERED_WORDS if self.config.strength else PLAIN_WORDS
         rows = [prompt for prompt in prompts for _ in range(num_return_sequences)]
         ids, logits = torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 2)
         for processor in logits_processor:
-            for _ in range(max_new_tokens * len(rows)):
+            for _ in range(max_new_tokens * len(rows) * self.config.particles):
                 assert processor(ids, logits).equal(logits)
         continuations = [words] * len(rows)
         texts = [prompt + words for prompt in rows]

@@ -97,7 +97,7 @@ def test_help_has_one_flag_for_each_name_and_says_who_has_it():
     assert "tokens to look ahead (expectation: 3, paths: 6)" in words
     assert "tokens of the masked LM to look ahead (gibbs: 25, masked: 6)" in words
     assert "where the chains begin: rollout, masks, carried (default: rollout)" in words
-    assert "(default: expectation+nothing)" in words
+    assert "(default: expectation)" in words
 
 
 def test_help_is_grouped_shared_options_first_then_by_lookahead():
@@ -120,7 +120,7 @@ def test_lookaheads_are_mixed_and_options_reach_every_part_that_has_them():
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--chains", "2"], "--chains is an option of lookahead gibbs, and the lookahead is expectation+nothing"),
+        (["--chains", "2"], "--chains is an option of lookahead gibbs, and the lookahead is expectation"),
         (["--lookahead", "nothing", "--tokens", "2"], "--tokens is an option of lookahead expectation and gibbs"),
         (["--preset", "paper", "--no-coupled", "--count", "2"], "--count is an option of lookahead paths"),
         (["--lookahead", "gibbs", "--start-warmup", "2"], "--start-warmup is an option of lookahead gibbs with start"),

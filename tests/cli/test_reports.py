@@ -104,7 +104,7 @@ def test_demo_shows_each_pair_when_it_is_done_also_in_a_pipe(monkeypatch):
     def watched(self, prompts, **options):
         for earlier in begun:
             assert earlier in " ".join(pipe.arrived.split()), f"{earlier!r} is held back"
-        if self.strength:  # plain and controlled text are there when this returns
+        if self.config.strength:  # plain and controlled text are there when this returns
             begun.extend(prompts)
         return generate(self, prompts, **options)
 
