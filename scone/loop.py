@@ -319,7 +319,8 @@ def judge(
 
     answers, queries = zip(*loop.room.spread("candidates", len(asked), ask))
     if len(asked) < len(ahead):
-        found.append(torch.cat([answer.q for answer in answers], 1)[:, [row_of[pair] for pair in ahead]])
+        q = torch.cat([answer.q for answer in answers], 1)
+        found.append(q.index_select(1, sent([row_of[pair] for pair in ahead], q.device)))
     else:
         found += [answer.q for answer in answers]
     cost = sum((answer.cost for answer in answers), Cost(verifier_rows=len(exact) * len(parts.verifier.leaves)))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from scone.errors import ConfigError
 from scone.lm import LMState
-from scone.lookahead.parts import EMBEDDINGS, GRADIENTS, LM_STATES, MASKED_LM, Parts, score_each
+from scone.lookahead.parts import ANYWHERE, EMBEDDINGS, GRADIENTS, LM_STATES, MASKED_LM, Parts, score_each
 from scone.options import Options
 from scone.output import Cost, Future, Timer
 from scone.text import Text
@@ -27,6 +27,7 @@ _MISSING = {
     LM_STATES: "runs the LM beyond its next token, and here only logits are seen",
     MASKED_LM: "needs a masked LM: pass masked_lm, got None",
     EMBEDDINGS: "needs a verifier that reads embeddings: got one that reads texts",
+    ANYWHERE: "needs a verifier that reads the embeddings of whole texts: got one that does not",
     GRADIENTS: "needs a verifier with gradients: got one that reads texts",
 }
 
@@ -162,7 +163,7 @@ class Lookahead(Options):
 
     >>> from scone.lookahead import Expectation, Gibbs
     >>> sorted(Expectation.needs), sorted(Gibbs().needs)
-    (['embeddings', 'lm states'], ['embeddings', 'gradients', 'lm states', 'masked lm'])
+    (['embeddings', 'lm states'], ['embeddings', 'embeddings anywhere', 'gradients', 'lm states', 'masked lm'])
     """
 
     @property

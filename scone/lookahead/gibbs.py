@@ -12,7 +12,7 @@ from torch import Tensor
 from scone.errors import ConfigError
 from scone.lookahead.base import Answer, Lookahead, Query
 from scone.lookahead.chains import Chains, Memory, Sample, begin, draw_masks, run_chains, shift
-from scone.lookahead.parts import EMBEDDINGS, GRADIENTS, LM_STATES, MASKED_LM, Parts
+from scone.lookahead.parts import ANYWHERE, EMBEDDINGS, GRADIENTS, LM_STATES, MASKED_LM, Parts
 from scone.lookahead.paths import path_seeds
 from scone.lookahead.start import Masks, Rollout, Start
 from scone.lookahead.taylor import AtSample, Estimate, Taylor
@@ -106,8 +106,8 @@ class Gibbs(Lookahead):
         return [shift(future, length, parts.masked_lm.mask_id) for future in carried]
 
     def instead(self, missing: frozenset[str]) -> Lookahead | None:
-        """Without gradients the chains as drawn; where the LM cannot be run, chains from [MASK]."""
-        if missing & {EMBEDDINGS, GRADIENTS}:
+        """Without embeddings or gradients the chains as drawn; where the LM cannot be run, chains from [MASK]."""
+        if missing & {EMBEDDINGS, ANYWHERE, GRADIENTS}:
             return self.replace(estimate=AtSample())
         return self.replace(start=Masks()) if missing == {LM_STATES} else None
 

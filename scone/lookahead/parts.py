@@ -14,11 +14,12 @@ from scone.errors import DeviceError, ModelError
 from scone.lm import CausalLM, MaskedLM, same_vocabulary, sent
 from scone.verifier import Bridge, EmbeddingVerifier, Expression, Leaf, Surfaces
 
-__all__ = ["EMBEDDINGS", "GRADIENTS", "LM_STATES", "MASKED_LM", "Parts", "score_each"]
+__all__ = ["ANYWHERE", "EMBEDDINGS", "GRADIENTS", "LM_STATES", "MASKED_LM", "Parts", "score_each"]
 
 LM_STATES = "lm states"
 MASKED_LM = "masked lm"
-EMBEDDINGS = "embeddings"
+EMBEDDINGS = "embeddings"  # of what follows a text
+ANYWHERE = "embeddings anywhere"  # of any token of a text: not where a verifier is shown a part of it
 GRADIENTS = "gradients"
 
 _SENTENCE = "It was a bright cold day in spring, and everyone who could walk had gone outside to look at the river."
@@ -29,7 +30,7 @@ class Parts:
 
     >>> from scone.decode import Scone
     >>> sorted(Scone.from_pretrained(masked_lm=None).parts.offers)
-    ['embeddings', 'gradients', 'lm states']
+    ['embeddings', 'embeddings anywhere', 'gradients', 'lm states']
     """
 
     def __init__(self, lm: CausalLM, masked_lm: Callable[[], MaskedLM] | None, verifier: Expression) -> None:
@@ -56,7 +57,7 @@ class Parts:
         if len(self.readers) == len(self.verifier.leaves):
             found.add(EMBEDDINGS)
         if all(isinstance(leaf, EmbeddingVerifier) for leaf in self.verifier.leaves):
-            found.add(GRADIENTS)
+            found |= {ANYWHERE, GRADIENTS}
         return frozenset(found)
 
     @cached_property

@@ -11,7 +11,7 @@ from torch import Tensor
 import scone_kernels as kernels
 from scone.lm import MaskedLM
 from scone.lookahead.chains import Chains, Sample, marginals
-from scone.lookahead.parts import EMBEDDINGS, GRADIENTS, Parts
+from scone.lookahead.parts import ANYWHERE, EMBEDDINGS, GRADIENTS, Parts
 from scone.options import Options, choice, flag, number, option
 from scone.verifier import EmbeddingVerifier, Leaf
 
@@ -85,7 +85,7 @@ class AtMean(_OverWords):
     'sweep'
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({EMBEDDINGS, GRADIENTS})
+    needs: ClassVar[frozenset[str]] = frozenset({EMBEDDINGS, ANYWHERE})
 
     @torch.no_grad()
     def value(self, leaf: Leaf, parts: Parts, chains: Chains, sample: Sample, temperature: float) -> Tensor:
@@ -111,7 +111,7 @@ class Taylor(_OverWords):
     'mean'
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({EMBEDDINGS, GRADIENTS})
+    needs: ClassVar[frozenset[str]] = frozenset({EMBEDDINGS, ANYWHERE, GRADIENTS})
 
     form: str = option(
         "position", choice("position", "mean"), "gradient times difference by position, or of their sums"

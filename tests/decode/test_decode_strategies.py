@@ -80,6 +80,7 @@ WORKERS = {"chains of two workers": Gibbs(tokens=6, start=Masks(), block=2, iter
 DRAWN = {name for name in WAYS if name not in {
     "expectation", "expectation, one of few", "masked", "masked, warm", "nothing", "mixture", "draft",
     "draft of other tokens"}}  # fmt: skip
+OF_EMBEDDINGS = {"embeddings", "embeddings anywhere", "gradients"}
 PROMPTS = ["the movie was", "a nice day", "what a wonderful old picture of the river it is"]
 
 
@@ -234,10 +235,8 @@ def test_one_token_left(name: str) -> None:
     assert torch.allclose(out.trace[0][0].q, step.q, atol=1e-5)
 
 
-class Unasked:
+class Unasked(Lookahead):
     """A lookahead that must not be asked."""
-
-    samples = 1
 
     def judge(self, query: Query) -> Answer:
         raise AssertionError("there was nothing to look ahead for")
@@ -267,7 +266,7 @@ def test_a_callable_verifier(name: str) -> None:
         return [1 / (1 + len(text.split())) for text in texts]
 
     engine = engine_of(name, Verifier.from_callable(short))
-    assert not engine.lookahead.needs & {"embeddings", "gradients"}
+    assert not engine.lookahead.needs & OF_EMBEDDINGS
     assert engine.lookahead.needs <= engine.parts.offers
     q = engine.next_token(PROMPTS[0], max_new_tokens=9).q
     assert q.isfinite().all() and seen and all(text.startswith("the movie was") for text in seen)
@@ -412,19 +411,25 @@ def test_needs_are_what_is_used(name: str, monkeypatch: pytest.MonkeyPatch) -> N
             raise Forbidden("lm states")
         return read(own, *args, **options)
 
+    def whole(leaf: EmbeddingVerifier, rows: Any, *rest: object) -> torch.Tensor:
+        return torch.zeros(len(rows))
+
     bans = {
         "masked lm": [(MaskedLM, "hidden"), (MaskedLM, "draw"), (MaskedLM, "expect"), (MaskedLM, "encode_batch")],
         "lm states": [(CausalLM, "read")],
+        "embeddings anywhere": [(EmbeddingVerifier, "value")],
         "gradients": [(torch.autograd, "grad"), (EmbeddingVerifier, "linearise")],
     }
     for need, places in bans.items():
         with monkeypatch.context() as patch:
+            for method in ("value_of_ids", "value_of_expected"):
+                patch.setattr(EmbeddingVerifier, method, whole)
             for owner, method in places:
                 patch.setattr(owner, method, of_others if owner is CausalLM else Ban(need))
             assert fails(decide) == (need in needs), need
-    reads_texts = engine.parts.offers - {"embeddings", "gradients"}
+    reads_texts = engine.parts.offers - OF_EMBEDDINGS
     assert (engine.config.lookahead.serving(reads_texts) == engine.config.lookahead) == (
-        not needs & {"embeddings", "gradients"}
+        not needs & OF_EMBEDDINGS
     )
     decide()
 
@@ -451,7 +456,7 @@ def test_no_masked_lm_is_loaded_where_none_is_needed(name: str) -> None:
 def test_where_only_logits_are_seen(name: str) -> None:
     """A strategy that runs the LM is refused or replaced by one that does not, in a sentence that says why."""
     lookahead = (WAYS | WORKERS)[name]
-    offers = frozenset({"masked lm", "embeddings", "gradients"})
+    offers = frozenset({"masked lm"}) | OF_EMBEDDINGS
     try:
         served = lookahead.serving(offers)
     except ConfigError as error:
