@@ -428,9 +428,7 @@ def test_needs_are_what_is_used(name: str, monkeypatch: pytest.MonkeyPatch) -> N
                 patch.setattr(owner, method, of_others if owner is CausalLM else Ban(need))
             assert fails(decide) == (need in needs), need
     reads_texts = engine.parts.offers - OF_EMBEDDINGS
-    assert (engine.config.lookahead.serving(reads_texts) == engine.config.lookahead) == (
-        not needs & OF_EMBEDDINGS
-    )
+    assert (engine.config.lookahead.serving(reads_texts) == engine.config.lookahead) == (not needs & OF_EMBEDDINGS)
     decide()
 
 
