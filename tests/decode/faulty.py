@@ -53,8 +53,8 @@ class Faulty:
         self.switches = {name: Switch(inner[name](model)) for name, (model, _) in self.models.items()}
 
     def engine(self, lookahead: Lookahead, **options: Any) -> Scone:
-        """An engine in which every candidate is judged."""
-        config = SconeConfig(lookahead=lookahead, min_mass=0, top_k=5).replace(**options)
+        """An engine in which every candidate is judged, and a text is one particle."""
+        config = SconeConfig(lookahead=lookahead, min_mass=0, top_k=5, particles=1).replace(**options)
         verifier = Verifier(*self.models["verifier"], target="positive")
         return Scone(self.models["lm"], self.models["masked lm"], verifier, config)
 

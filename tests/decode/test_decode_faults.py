@@ -54,6 +54,17 @@ def test_a_model_that_fails_is_named_with_the_token_and_what_was_written(faulty:
     assert again.token_ids == whole.token_ids and torch.equal(again.scores, whole.scores)
 
 
+def test_of_particles_the_best_so_far_is_what_was_written(faulty: Faulty) -> None:
+    engine = faulty.engine(Nothing(), particles=3, resample=0)
+    best = engine.generate(PROMPTS, max_new_tokens=3, seed=3)
+    calls = faulty.calls("lm", lambda: engine.generate(PROMPTS, max_new_tokens=3, seed=3))
+    with faulty.failing("lm", raises(OSError("gone")), after=calls), pytest.raises(ForwardError) as caught:
+        engine.generate(PROMPTS, max_new_tokens=6, seed=3)
+    assert caught.value.partial is not None and caught.value.partial.token_ids == best.token_ids
+    first = engine.with_config(particles=1).generate(PROMPTS, max_new_tokens=3, seed=3)
+    assert best.token_ids != first.token_ids
+
+
 def test_what_was_written_is_kept_where_the_last_scores_fail(faulty: Faulty) -> None:
     engine = faulty.engine(Nothing())
     whole = engine.generate(PROMPTS, max_new_tokens=3)
@@ -120,7 +131,12 @@ def test_where_memory_runs_out_less_goes_through_at_once_with_one_warning(
     tried: list[int] = []
     with faulty.failing(model, has_room_for(2, tried)), pytest.warns(RuntimeWarning) as warned:
         out = engine.generate(PROMPTS, max_new_tokens=4, num_return_sequences=2, seed=1)
-    first = "6 texts at once: going on with 3" if model == "lm" else "30 candidates at once: going on with 15"
+    if model == "lm":
+        first = "6 texts at once: going on with 3"
+    elif lookahead.draws:
+        first = "30 candidates at once: going on with 15"
+    else:  # the two texts of a prompt are judged as one where they begin
+        first = "15 candidates at once: going on with 8"
     assert len(warned) == 1 and first in str(warned[0].message) and NAMES[model] in str(warned[0].message)
     assert 0 < sum(rows > 2 for rows in tried) < 10  # what there is room for is remembered
     assert out.token_ids == whole.token_ids and [len(steps) for steps in out.trace] == [4] * 6
