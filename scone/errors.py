@@ -144,8 +144,8 @@ class StallError(ForwardError, TimeoutError):
 
     >>> import time
     >>> from scone.decode import Scone, Verifier
-    >>> slow = Verifier.from_callable(lambda texts: time.sleep(1) or [1.0] * len(texts))
-    >>> Scone.from_pretrained(verifier=slow).generate("The tea", max_new_tokens=3, timeout=0.5)
+    >>> slow = Verifier.from_callable(lambda texts: time.sleep(8) or [1.0] * len(texts))
+    >>> Scone.from_pretrained(verifier=slow).generate("The tea", max_new_tokens=3, timeout=4)
     Traceback (most recent call last):
-    scone.errors.StallError: the verifier <lambda> did not answer within 0.5 s, at token 1
+    scone.errors.StallError: the verifier <lambda> did not answer within 4 s, at token 1
     """

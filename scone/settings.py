@@ -67,7 +67,7 @@ def read_settings(preset: str, changes: Mapping[str, str]) -> SconeConfig:
     2
     >>> read_settings("default", {"chains": "2"})
     Traceback (most recent call last):
-    scone.errors.ConfigError: chains is an option of lookahead gibbs, and the lookahead is expectation+nothing
+    scone.errors.ConfigError: chains is an option of lookahead gibbs, and the lookahead is expectation
     """
     if preset not in PRESETS:
         raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
@@ -95,7 +95,7 @@ def name_of(thing: Any) -> str:
     """What a lookahead, or an object within one, is called in settings.
 
     >>> name_of(SconeConfig().lookahead)
-    'expectation+nothing'
+    'expectation'
     """
     return "+".join(map(name_of, thing.parts)) if isinstance(thing, Mix) else type(thing).__name__.lower()
 

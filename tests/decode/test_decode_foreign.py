@@ -25,7 +25,7 @@ def test_a_function_of_texts() -> None:
     for engine in (Scone(tiny.llama(), None, short, QUICK), engine_of(short)):
         assert torch.allclose(engine.verifier.score(TEXTS), torch.tensor(short(TEXTS)))
         assert len(engine.generate(TEXTS, max_new_tokens=2)) == 2
-    assert isinstance(Scone(tiny.llama(), None, short).lookahead.parts[0], Paths)  # what reads texts gets drawn tokens
+    assert isinstance(Scone(tiny.llama(), None, short).lookahead, Paths)  # what reads texts gets drawn tokens
     assert (Verifier.of(short) & ~Verifier.of(short)).score(TEXTS).shape == (2,)
     with pytest.raises(InputError, match="target must be None where verifier is a function, got 1"):
         engine_of(short, target=1)

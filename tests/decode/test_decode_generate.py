@@ -313,7 +313,7 @@ def test_texts_beyond_512_tokens_are_judged_by_their_end(
     hidden = MaskedLM.hidden
     watch = lambda mlm, ids, *rest: (widths.append(ids.shape[1]), hidden(mlm, ids, *rest))[1]  # noqa: E731
     monkeypatch.setattr(MaskedLM, "hidden", watch)
-    config = SconeConfig(particles=1, lookahead=lookahead, min_mass=0, top_k=3)
+    config = SconeConfig(particles=1, lookahead=lookahead, min_mass=0, top_k=3, context_window=None)
     engine = Scone(tiny.llama(positions=4096), tiny.masked_lm(family), positive, config)
 
     def some(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -333,7 +333,7 @@ def test_texts_beyond_512_tokens_are_judged_by_their_end(
 
 @pytest.mark.parametrize("lookahead", [Gibbs(tokens=4, block=2), Expectation(tokens=2)], ids=str)
 def test_texts_beyond_512_tokens_go_on(positive: Verifier, lookahead: object) -> None:
-    config = SconeConfig(particles=1, lookahead=lookahead, min_mass=0, top_k=3)
+    config = SconeConfig(particles=1, lookahead=lookahead, min_mass=0, top_k=3, context_window=None)
     engine = Scone(tiny.llama(positions=4096), tiny.masked_lm("bert"), positive, config)
     out = engine.generate([LONG, "a day"], max_new_tokens=2)
     assert all(step.q.isfinite().all() and step.q.std() > 0 for steps in out.trace for step in steps)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray", reason="needs the extra scone[ray]: make test-ray")
+pytest.importorskip("ray.data", reason="needs the extra scone[ray]: make test-ray")  # `ray` is this folder
 
 from models import save
 
