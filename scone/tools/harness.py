@@ -29,7 +29,7 @@ def model_class() -> Any:
     """The model class, registered with lm-eval as "scone".
 
     Its arguments: `engine`, a ready one; or `lm`, `masked_lm`, `verifier` and `target` as of `Scone.from_pretrained`,
-    `preset` (default, fast or paper) and the plain options of SconeConfig. `seed` is the draws'. The rest is HFLM's.
+    `preset` (default, fast, quality, paper or plain) and the plain options of SconeConfig. `seed` is the draws'. The rest is HFLM's.
     """
     try:
         from lm_eval.api.registry import register_model

@@ -85,7 +85,7 @@ def test_a_lookaheads_own_count_agrees(names):
     with count_sequences(**work._parts(method, models, job)) as counts:
         cost = engine.generate([job.prompt], max_new_tokens=4, num_return_sequences=2, seed=0).cost
     assert counts["masked_lm"] == cost.masked_lm_rows > 0
-    assert counts["verifier"] == cost.verifier_rows + 2  # φ of the finished texts
+    assert counts["verifier"] == cost.verifier_rows + 2 * method.config.particles  # φ of the finished texts
 
 
 def test_peak_memory_sees_what_was_freed_again():

@@ -85,7 +85,7 @@ def test_names_and_settings():
         ("greedy", InputError, "method must be one of random"),
         ("random:3", InputError, "method must be one of"),
         ("bon:many", InputError, "must be a number, got 'many'"),
-        ("scone:quick", ConfigError, "preset must be one of default, fast, paper, got 'quick'"),
+        ("scone:quick", ConfigError, "preset must be one of default, fast, quality, paper, plain, got 'quick'"),
         ("scone:chainz=2", ConfigError, "an option must be one of .*, got 'chainz'"),
         ("scone:init=warm", ConfigError, "init is no option any more: write lookahead="),
         ("scone:chains=2", ConfigError, "chains is an option of lookahead gibbs"),

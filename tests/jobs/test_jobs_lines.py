@@ -43,7 +43,7 @@ def test_a_line_is_a_text_or_a_conversation(raw, prompt, known):
         (b'{"prompt": "a", "id": [1]}', "'id' must be a string or an integer, got [1]"),
         (b'{"prompt": "a", "id": true}', "'id' must be a string or an integer, got True"),
         (b'"caf\xe9"', "must be valid Unicode"),
-        (b'"half \\ud83d"', "must be valid Unicode: surrogates not allowed"),
+        (b'"half \\ud83d"', "must be valid Unicode, got a lone surrogate at character 5"),
         (b"[" * 100_000, "must be JSON"),
     ],
 )
