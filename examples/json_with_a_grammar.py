@@ -3,7 +3,7 @@
 
 import json
 
-from scone.decode import Scone, Verifier
+from scone.decode import Scone, SconeConfig, Verifier
 from scone.grammar import Grammar, JsonField
 
 SCHEMA = {
@@ -19,7 +19,7 @@ engine = Scone.from_pretrained(verifier=positive.reading(JsonField("review")))  
 grammar = Grammar(engine, json_schema=SCHEMA)  # or regex=..., ebnf=...
 
 prompts = ["A guest writes about the hotel. JSON: ", "A reader writes about the book. JSON: "]
-plain = engine.with_config(strength=0).generate(prompts, max_new_tokens=40, seed=1, logits_processor=[grammar])
+plain = engine.with_config(SconeConfig.plain()).generate(prompts, max_new_tokens=40, seed=1, logits_processor=[grammar])
 steered = engine.generate(prompts, max_new_tokens=40, seed=1, logits_processor=[grammar])
 for out in (plain, steered):
     for text, score in zip(out.continuations, out.scores):

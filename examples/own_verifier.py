@@ -2,7 +2,7 @@
 
 import re
 
-from scone.decode import Scone, Verifier
+from scone.decode import Scone, SconeConfig, Verifier
 
 SEA = re.compile(r"\b(sea|ships?|waves?|harbou?r|sailors?|ocean|beach|boats?|shore|water)\b", re.IGNORECASE)
 
@@ -16,7 +16,7 @@ verifier = Verifier.from_callable(maritime, strength=12)
 engine = Scone.from_pretrained(verifier=verifier)
 prompts = ["On the first day of our holiday we", "My grandfather told me about"]
 
-plain = engine.with_config(strength=0).generate(prompts, max_new_tokens=25, seed=3)
+plain = engine.with_config(SconeConfig.plain()).generate(prompts, max_new_tokens=25, seed=3)
 steered = engine.generate(prompts, max_new_tokens=25, seed=3)
 for out in (plain, steered):
     for text, score in zip(out.texts, out.scores):

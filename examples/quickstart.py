@@ -1,11 +1,11 @@
 """Steer a language model towards positive sentiment, and see what steering changed."""
 
-from scone.decode import Scone
+from scone.decode import Scone, SconeConfig
 
 engine = Scone.from_pretrained(target="positive")  # the models that come with pip; any Hub id or folder works too
 prompts = ["We waited an hour for a table, and then the food", "My first week at the new job"]
 
-plain = engine.with_config(strength=0).generate(prompts, max_new_tokens=20, seed=1)
+plain = engine.with_config(SconeConfig.plain()).generate(prompts, max_new_tokens=20, seed=1)
 steered = engine.generate(prompts, max_new_tokens=20, seed=1)
 
 for before, after, was, became in zip(plain.texts, steered.texts, plain.scores, steered.scores):

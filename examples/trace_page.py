@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from scone.decode import Scone
+from scone.decode import Scone, SconeConfig
 
 engine = Scone.from_pretrained(target="positive")
 prompt = "The hotel was"
 
-plain = engine.with_config(strength=0).generate(prompt, max_new_tokens=8, seed=1, explain=True)
+plain = engine.with_config(SconeConfig.plain()).generate(prompt, max_new_tokens=8, seed=1, explain=True)
 steered = engine.generate(prompt, max_new_tokens=8, seed=1, explain=True)
 
 both = plain.trace.labelled("plain") + steered.trace.labelled("steered")

@@ -29,7 +29,7 @@ def tasks(deadline: Deadline) -> Found:
         start = time.perf_counter()
         controlled = engine.generate(prompts, max_new_tokens=tokens, num_return_sequences=copies, seed=0)
         seconds = time.perf_counter() - start
-        plain = engine.with_config(strength=0).generate(
+        plain = engine.with_config(strength=0, particles=1).generate(
             prompts, max_new_tokens=tokens, num_return_sequences=copies, seed=0
         )
         steps = [_engine(name, place).next_token(prompts[0], seed=0) for place in ("cpu", "cuda")]
