@@ -16,12 +16,12 @@ verifier = Verifier.from_callable(maritime, strength=12)
 engine = Scone.from_pretrained(verifier=verifier)
 prompts = ["On the first day of our holiday we", "My grandfather told me about"]
 
-plain = engine.with_config(SconeConfig.plain()).generate(prompts, max_new_tokens=25, seed=3)
-steered = engine.generate(prompts, max_new_tokens=25, seed=3)
+plain = engine.with_config(SconeConfig.plain()).generate(prompts, max_new_tokens=25, seed=0)
+steered = engine.generate(prompts, max_new_tokens=25, seed=0)
 for out in (plain, steered):
     for text, score in zip(out.texts, out.scores):
         print(f"{score:.2f}  {text}")
 
 kind = Verifier.from_pretrained("embedded:sentiment", target="positive")
 both = Scone((engine.lm, engine.lm_tokenizer), verifier=verifier & kind)  # the LM is not loaded again
-print(*both.generate(prompts, max_new_tokens=25, seed=3).texts, sep="\n")
+print(*both.generate(prompts, max_new_tokens=25, seed=0).texts, sep="\n")
