@@ -57,11 +57,11 @@ def test_what_the_presets_are() -> None:
         default.context_window,
     )
     assert shared == (10, 1.0, 0.0, 0.05, 1.0, 64)
-    assert (default.reweigh, default.strength, default.epsilon) == ("odds", 6.0, 1e-4)
-    assert (default.particles, default.keep, default.resample) == (6, "best", 0.9)
-    assert SconeConfig.fast() == default.replace(particles=2)
+    assert (default.reweigh, default.strength, default.epsilon) == ("odds", 8.0, 1e-4)
+    assert (default.particles, default.keep, default.resample) == (4, "best", 0.9)
+    assert SconeConfig.fast() == default.replace(particles=2, min_mass=0.1)
     assert SconeConfig.plain() == default.replace(strength=0, particles=1)
-    assert SconeConfig.quality() == default.replace(particles=18)
+    assert SconeConfig.quality() == default.replace(particles=12)
     chains = Gibbs(
         tokens=25, start=Rollout(tokens=None, top_p=0.9, min_p=0.1), schedule="uniform", block=1, iterations=20, thin=5,
         chains=2, coupled=False, temperature=1.0, workers=1, sync_every=1,
