@@ -18,8 +18,7 @@ from scone.lm import CausalLM
 
 __all__ = ["OPTION_ROWS", "myopic", "next_token", "plain_rollouts", "remembered"]
 
-# The rows of the audit's table, in the notation of `scone.settings`: beside each mixture stands its lookahead alone. The
-# presets that only have another number of particles estimate what the default does.
+# The rows of the audit's table, in the notation of `scone.settings`: beside each mixture stands its lookahead alone.
 _PATHS = [
     f"tokens={tokens},count={count},judged={judged}"
     for tokens in (3, 6)
@@ -31,6 +30,7 @@ _TAYLOR = f"{_CHAINS},estimate=taylor"
 OPTION_ROWS = (
     "default",
     "paper",
+    "fast",
     "lookahead=nothing",
     *(f"lookahead=expectation,tokens={tokens}" for tokens in (2, 3, 4, 6)),  # 1: the default
     *(f"lookahead=expectation+nothing,tokens={tokens}" for tokens in (1, 2, 3, 4, 6)),

@@ -222,10 +222,10 @@ def test_texts_that_have_ended(name: str) -> None:
 
 
 @each(WAYS | WORKERS)
-def test_one_token_left(name: str) -> None:
+def test_one_token_left(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing can follow: q is φ itself, and no strategy is asked."""
     engine = engine_of(name)
-    object.__setattr__(engine, "lookahead", Unasked())
+    monkeypatch.setattr(type(engine.lookahead), "judge", Ban("the lookahead"))
     step = engine.next_token(PROMPTS[0], max_new_tokens=1)
     lm = engine.parts.lm
     texts = [lm.decode([*lm.encode(PROMPTS[0]), int(token)]) for token in step.tokens]
@@ -233,13 +233,8 @@ def test_one_token_left(name: str) -> None:
     out = engine_of(name).generate(PROMPTS, max_new_tokens=1, seed=3)
     assert [len(ids) for ids in out.token_ids] == [1, 1, 1]
     assert torch.allclose(out.trace[0][0].q, step.q, atol=1e-5)
-
-
-class Unasked(Lookahead):
-    """A lookahead that must not be asked."""
-
-    def judge(self, query: Query) -> Answer:
-        raise AssertionError("there was nothing to look ahead for")
+    with pytest.raises(Forbidden):
+        engine.next_token(PROMPTS[0], max_new_tokens=2)
 
 
 @each(WAYS | WORKERS)
