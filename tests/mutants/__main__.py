@@ -7,6 +7,7 @@ are run. The repository itself is never changed. Exit code 1 if a mutant survive
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
 import os
 import queue
@@ -14,12 +15,15 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from .catalogue import Mutant, areas, load_all
 from .workshop import PASSED, Verdict, Workshop, workshops
 
+Item = TypeVar("Item")
 OUTCOMES = ("killed", "survived", "broken")
 
 
@@ -49,45 +53,42 @@ def chosen(given: argparse.Namespace) -> list[Mutant]:
     return [mutant for mutant in load_all() if wanted(mutant) and (not given.area or mutant.area in given.area)]
 
 
-def failing_without(workshop: Workshop, mutants: list[Mutant]) -> dict[tuple[str, ...], str]:
-    """Tests that fail without any mutant, by the list that names them, with what they print: they kill nothing."""
+def failing_without(places: tuple[Workshop, ...], mutants: list[Mutant]) -> dict[tuple[str, ...], str]:
+    """Lists of tests that fail without any mutant, with what they print: they kill nothing."""
     failing: dict[tuple[str, ...], str] = {}
-    environments = {tuple(sorted(mutant.env.items())) for mutant in mutants}
-    for env in sorted(environments):
-        lists = {mutant.tests: None for mutant in mutants if tuple(sorted(mutant.env.items())) == env}
-        # Options such as -k belong to one list only.
-        plain = [tests for tests in lists if not any(test.startswith("-") for test in tests)]
-        together = tuple(dict.fromkeys(test for tests in plain for test in tests))
-        if together and workshop.test(together, dict(env))[0] == PASSED:
-            lists = {tests: None for tests in lists if tests not in plain}
-        for tests in lists:
-            code, output = workshop.test(tests, dict(env))
+    lists = shared(sorted({(mutant.tests, tuple(sorted(mutant.env.items()))) for mutant in mutants}))
+
+    def work(place: Workshop) -> None:
+        for tests, env in lists():
+            code, output = place.test(tests, dict(env))
             if code != PASSED:
                 failing[tests] = output[-2000:]
+
+    at_once(places, work)
     return failing
 
 
-def judge_all(places: tuple[Workshop, ...], mutants: list[Mutant], report) -> None:
-    """Share the mutants among the copies. Those that need a build go one after the other to the copy that was built."""
-    # By file: what a mutant has changed is compiled again when it is put back.
-    built = sorted((mutant for mutant in mutants if mutant.build), key=lambda mutant: mutant.file)
-    rest: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
-    for mutant in mutants:
-        if not mutant.build:
-            rest.put(mutant)
+def shared(items: Iterable[Item]) -> Callable[[], Iterator[Item]]:
+    """Iterators that take what is left, each in its own thread.
 
-    def work(place: Workshop) -> None:
-        for mutant in built if place is places[0] else ():
-            report(mutant, place.judge(mutant))
-        if built and place is places[0] and not rest.empty() and (reason := place.build()):
-            raise RuntimeError(f"the extension does not build without a mutant:\n{reason}")
-        while True:
-            try:
-                mutant = rest.get_nowait()
-            except queue.Empty:
-                return
-            report(mutant, place.judge(mutant))
+    >>> left = shared("ab")
+    >>> next(left()), next(left())
+    ('a', 'b')
+    """
+    rest: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    for item in items:
+        rest.put(item)
 
+    def left() -> Iterator[Item]:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                yield rest.get_nowait()
+
+    return left
+
+
+def at_once(places: tuple[Workshop, ...], work: Callable[[Workshop], None]) -> None:
+    """Work in all of the copies, a thread each."""
     with ThreadPoolExecutor(len(places)) as pool:
         futures = [pool.submit(work, place) for place in places]
         try:
@@ -96,6 +97,23 @@ def judge_all(places: tuple[Workshop, ...], mutants: list[Mutant], report) -> No
         except BaseException:
             places[0].children.end()  # the threads end with what they wait for
             raise
+
+
+def judge_all(places: tuple[Workshop, ...], mutants: list[Mutant], report) -> None:
+    """Share the mutants among the copies. Those that need a build go one after the other to the copy that was built."""
+    # By file: what a mutant has changed is compiled again when it is put back.
+    built = sorted((mutant for mutant in mutants if mutant.build), key=lambda mutant: mutant.file)
+    rest = shared(mutant for mutant in mutants if not mutant.build)
+
+    def work(place: Workshop) -> None:
+        for mutant in built if place is places[0] else ():
+            report(mutant, place.judge(mutant))
+        if built and place is places[0] and (reason := place.build()):
+            raise RuntimeError(f"the extension does not build without a mutant:\n{reason}")
+        for mutant in rest():
+            report(mutant, place.judge(mutant))
+
+    at_once(places, work)
 
 
 def main() -> int:
@@ -117,7 +135,7 @@ def main() -> int:
     try:
         with workshops(given, build=any(mutant.build for mutant in mutants)) as places:
             print("the tests without a mutant", flush=True)
-            failing = failing_without(places[0], mutants)
+            failing = failing_without(places, mutants)
             for mutant in mutants:
                 if mutant.tests in failing:
                     report(mutant, Verdict("broken", 0.0, f"its tests fail without it:\n{failing[mutant.tests]}"))

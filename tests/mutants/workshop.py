@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import filecmp
+import json
 import os
 import shutil
 import signal
@@ -65,6 +66,18 @@ class Children:
                 if self._closed:  # ended from outside: what the tests said means nothing
                     raise KeyboardInterrupt
 
+    def start(self, command: Sequence[str], cwd: Path, env: dict[str, str]) -> subprocess.Popen:
+        """A process that is talked to, and ended with the others."""
+        with self._lock:
+            if self._closed:
+                raise KeyboardInterrupt
+            child = subprocess.Popen(
+                command, cwd=cwd, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+            self._running.add(child)
+            return child
+
     def end(self) -> None:
         """End what runs; nothing is started any more."""
         with self._lock:
@@ -80,11 +93,59 @@ def _end(child: subprocess.Popen) -> None:
     child.wait()
 
 
+class Warm:
+    """A process that has imported torch and the like, and runs tests in forks of itself; started when it is first used."""
+
+    def __init__(self, children: Children) -> None:
+        self._children = children
+        self._process: subprocess.Popen | None = None
+
+    def run(self, folder: Path, tests: Sequence[str], env: dict[str, str], timeout: float) -> tuple[int | None, str]:
+        """pytest's exit code, None after `timeout` seconds, and what it printed."""
+        if self._process is None:
+            command = [sys.executable, str(Path(__file__).with_name("warm.py"))]
+            own = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
+            self._process = self._children.start(command, folder, own)
+            assert self._answer() == "ready", "the process that runs the tests did not begin"
+        output = folder.with_name(f"{folder.name}.output")
+        assert self._process.stdin is not None
+        request = {"folder": str(folder), "tests": list(tests), "env": env, "output": str(output)}
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        child = int(self._answer())
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            _end_group(child)
+
+        clock = threading.Timer(timeout, give_up)
+        clock.start()
+        code = int(self._answer())
+        clock.cancel()
+        _end_group(child)  # what it has left behind
+        text = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
+        return (None, "") if late.is_set() else (code, text)
+
+    def _answer(self) -> str:
+        assert self._process is not None and self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:  # ended from outside, or it died
+            raise KeyboardInterrupt
+        return line.strip()
+
+
+def _end_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
 class Workshop:
     """A folder with the sources as they are now, also what is not committed, and the extension as it is built here."""
 
     def __init__(self, folder: Path, children: Children, timeout: float) -> None:
         self.folder, self.children, self._timeout = folder, children, timeout
+        self._warm = Warm(children)
         copy_sources(folder)
 
     def build(self) -> str | None:
@@ -95,8 +156,7 @@ class Workshop:
 
     def test(self, tests: Sequence[str], env: dict[str, str]) -> tuple[int | None, str]:
         """pytest's exit code (None: out of time) and output."""
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", *tests]
-        return self.children.run(command, self.folder, self._environment(env), self._timeout)
+        return self._warm.run(self.folder, tests, self._environment(env), self._timeout)
 
     def judge(self, mutant: Mutant) -> Verdict:
         """Apply the mutant, build, test, and put the file back."""
@@ -131,7 +191,7 @@ class Workshop:
 
     def _environment(self, extra: dict[str, str]) -> dict[str, str]:
         # No bytecode: a mutant may have the size and the second of the file that it replaces.
-        own = {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        own = {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
         return {**os.environ, **own, **extra}
 
 
