@@ -1,6 +1,6 @@
 """A process that has imported what never changes, and runs pytest in forks of itself.
 
-`python -m tests.mutants.warm` reads requests, a line of JSON each: {"folder", "tests", "env", "output"}. It answers each with
+`python -m tests.mutants.warm` reads requests, a line of JSON each: {"folder", "tests", "output"}. It answers each with
 the process that was started and then with its exit code, a line each. Nothing of the package itself is imported before the fork.
 """
 
@@ -22,7 +22,7 @@ STEADY = (
 
 def main() -> None:
     """Serve until the input ends."""
-    sys.path[:] = [place for place in sys.path if place not in ("", os.getcwd())]
+    sys.path.pop(0)  # the folder of this file, whose names are nobody else's business
     for name in STEADY:
         importlib.import_module(name)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -35,7 +35,7 @@ def main() -> None:
         answers.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
 
 
-def run(folder: str, tests: list[str], env: dict[str, str], output: str) -> None:
+def run(folder: str, tests: list[str], output: str) -> None:
     """In the fork: pytest as `python -m pytest` would be, in a session of its own."""
     import pytest
 
@@ -45,8 +45,6 @@ def run(folder: str, tests: list[str], env: dict[str, str], output: str) -> None
         os.dup2(file, stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(env)
     sys.dont_write_bytecode = True
     sys.path[:0] = [folder]
     code = 3

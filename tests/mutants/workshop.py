@@ -96,20 +96,19 @@ def _end(child: subprocess.Popen) -> None:
 class Warm:
     """A process that has imported torch and the like, and runs tests in forks of itself; started when it is first used."""
 
-    def __init__(self, children: Children) -> None:
-        self._children = children
+    def __init__(self, children: Children, env: dict[str, str]) -> None:
+        self._children, self._env = children, env
         self._process: subprocess.Popen | None = None
 
-    def run(self, folder: Path, tests: Sequence[str], env: dict[str, str], timeout: float) -> tuple[int | None, str]:
+    def run(self, folder: Path, tests: Sequence[str], timeout: float) -> tuple[int | None, str]:
         """pytest's exit code, None after `timeout` seconds, and what it printed."""
         if self._process is None:
             command = [sys.executable, str(Path(__file__).with_name("warm.py"))]
-            own = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
-            self._process = self._children.start(command, folder, own)
+            self._process = self._children.start(command, folder, self._env)
             assert self._answer() == "ready", "the process that runs the tests did not begin"
         output = folder.with_name(f"{folder.name}.output")
         assert self._process.stdin is not None
-        request = {"folder": str(folder), "tests": list(tests), "env": env, "output": str(output)}
+        request = {"folder": str(folder), "tests": list(tests), "output": str(output)}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         child = int(self._answer())
@@ -145,7 +144,7 @@ class Workshop:
 
     def __init__(self, folder: Path, children: Children, timeout: float) -> None:
         self.folder, self.children, self._timeout = folder, children, timeout
-        self._warm = Warm(children)
+        self._warm: dict[tuple[tuple[str, str], ...], Warm] = {}  # by what the tests' environment has besides
         copy_sources(folder)
 
     def build(self) -> str | None:
@@ -156,7 +155,8 @@ class Workshop:
 
     def test(self, tests: Sequence[str], env: dict[str, str]) -> tuple[int | None, str]:
         """pytest's exit code (None: out of time) and output."""
-        return self._warm.run(self.folder, tests, self._environment(env), self._timeout)
+        warm = self._warm.setdefault(tuple(env.items()), Warm(self.children, self._environment(env)))
+        return warm.run(self.folder, tests, self._timeout)
 
     def judge(self, mutant: Mutant) -> Verdict:
         """Apply the mutant, build, test, and put the file back."""
