@@ -20,7 +20,7 @@ while not server.started:
     time.sleep(0.1)
 
 with OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none") as client:
-    asked = {"model": "embedded", "prompt": "I went to the restaurant and", "max_tokens": 10, "seed": 0}
+    asked = {"model": "embedded", "prompt": "I went to the restaurant and", "max_tokens": 20, "seed": 1}
 
     print(asked["prompt"], end="", flush=True)
     for piece in client.completions.create(**asked, stream=True, extra_body={"scone": {"attribute": "positive"}}):
