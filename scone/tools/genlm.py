@@ -1,6 +1,6 @@
 """Engines as potentials of genlm-control (`pip install 'scone[genlm]'`): critics for its particle filters.
 
-llm = PromptedLLM(AsyncTransformer(engine.lm, engine.lm_tokenizer))
+llm = PromptedLLM(AsyncTransformer(engine.lm, engine.lm_tokenizer), eos_byte_strings=[b"."])
 llm.set_prompt_from_str("The movie was")
 sequences = await direct_token_sampler(llm).smc(10, ess_threshold=0.5, max_tokens=25, critic=potential(engine, llm))
 """

@@ -20,7 +20,9 @@ from scone.errors import InputError
 
 __all__ = ["main", "model_class"]
 
-_PRESETS: dict[str, Any] = {"default": SconeConfig, "fast": SconeConfig.fast, "paper": SconeConfig.paper}
+_PRESETS: dict[str, Any] = {"default": SconeConfig} | {
+    name: getattr(SconeConfig, name) for name in ("fast", "quality", "paper", "plain")
+}
 _CONFIG = {field.name for field in fields(SconeConfig)} - {"lookahead"}
 
 
