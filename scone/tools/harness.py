@@ -17,12 +17,10 @@ import torch
 from scone.config import SconeConfig
 from scone.decode import Scone
 from scone.errors import InputError
+from scone.settings import PRESETS
 
 __all__ = ["main", "model_class"]
 
-_PRESETS: dict[str, Any] = {"default": SconeConfig} | {
-    name: getattr(SconeConfig, name) for name in ("fast", "quality", "paper", "plain")
-}
 _CONFIG = {field.name for field in fields(SconeConfig)} - {"lookahead"}
 
 
@@ -72,14 +70,14 @@ def model_class() -> Any:
 def _engine(lm: Any, options: dict[str, Any]) -> tuple[Scone, dict[str, Any]]:
     """An engine from the arguments that are ours, and the arguments that are not."""
     preset = options.pop("preset", "default")
-    if preset not in _PRESETS:
-        raise InputError(f"preset must be one of {', '.join(_PRESETS)}, got {preset!r}")
+    if preset not in PRESETS:
+        raise InputError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
     models = {name: options.pop(name) for name in ("masked_lm", "verifier", "target") if name in options}
     own = {name: options.pop(name) for name in list(options) if name in _CONFIG}
     device = options.pop("device", None)
     if str(device).startswith("cuda") and not torch.cuda.is_available():
         device = None  # the harness asks for CUDA where nobody has said what to take, and makes do with the CPU
-    return Scone.from_pretrained(lm, config=_PRESETS[preset](**own), device=device, **models), options
+    return Scone.from_pretrained(lm, config=PRESETS[preset]().replace(**own), device=device, **models), options
 
 
 def main() -> None:
