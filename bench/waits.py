@@ -23,7 +23,6 @@ from scone.loop import prefill
 PRESETS = {
     "default": SconeConfig(),
     "fast": SconeConfig.fast(),
-    "fast, 4 particles": SconeConfig.fast(particles=4, strength=8.0),
     "paper": SconeConfig.paper(),
 }
 PROMPTS = ["The movie was", "I went to the restaurant and", "My neighbour", "On the first day of the year we"]
