@@ -56,10 +56,7 @@ def parse(number: int, raw: bytes) -> Line | None:
             bad, known = known, None
             raise InputError(f"'id' must be a string or an integer, got {bad!r}")
         return Line(number, _prompt(value), known)
-    except (
-        UnicodeDecodeError,
-        UnicodeEncodeError,
-    ) as error:  # bytes that are no text, or half of a surrogate pair, which no tokenizer takes
+    except UnicodeDecodeError as error:
         return Line(number, None, known, f"must be valid Unicode: {error.reason}")
     except json.JSONDecodeError as error:
         return Line(number, None, known, f"must be JSON: {error.msg} at column {error.colno}")
@@ -84,7 +81,6 @@ def _prompt(value: Any) -> Prompt:
         expected = "a text that is not empty" if name == "prompt" else "a list of messages"
         raise InputError(f"{name!r} must be {expected}, got {prompt!r}")
     check_prompts([prompt])
-    json.dumps(prompt, ensure_ascii=False).encode("utf-8")
     return prompt
 
 

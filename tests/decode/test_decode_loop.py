@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import tiny
 import torch
 
 from scone import reference
 from scone.decode import Scone, SconeConfig, Verifier
-from scone.lm import choose, propose
+from scone.lm import CausalLM, choose, propose
 from scone.lookahead import AtMean, AtSample, Expectation, Gibbs, Lookahead, Masked, Masks, Mix, Nothing, Paths
 from scone.reweigh import reweigh
 
@@ -282,3 +284,18 @@ def test_the_configs_epsilon_and_top_p_and_min_p_reach_the_candidates(engine: Sc
     assert cut.tokens.tolist() == step.tokens.tolist()[:2]
     least = float((step.log_p[1] - step.log_p[0]).exp()) + 1e-4
     assert len(judge.with_config(min_p=least).next_token("the movie was").tokens) == 1
+
+
+def test_each_step_draws_its_paths_with_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    likely, seeds = CausalLM.likely, []
+
+    def watched(lm: CausalLM, *args: Any, **options: Any) -> Any:
+        if options["counter"] == 0:  # the first token of the paths of a step
+            seeds.append(set(options["seed"].tolist()))
+        return likely(lm, *args, **options)
+
+    monkeypatch.setattr(CausalLM, "likely", watched)
+    judge = Verifier.from_callable(lambda texts: [0.5] * len(texts))
+    config = SconeConfig(particles=1, min_mass=0, top_k=3, lookahead=Paths(tokens=2, count=2, judged="drawn"))
+    Scone(tiny.llama(), None, judge, config).generate(PROMPTS[0], max_new_tokens=4, seed=1)
+    assert [len(own) for own in seeds] == [2, 2, 2] and len(set.union(*seeds)) == 6

@@ -12,7 +12,7 @@ from transformers import RepetitionPenaltyLogitsProcessor
 from scone.decode import Scone, SconeConfig
 from scone.errors import InputError
 from scone.lookahead import Nothing
-from scone.processors import OneByOne, PerText
+from scone.processors import OneByOne, PerText, may_change_places
 
 PROMPTS = ["the movie was", "good food and a river in spring", "a"]
 LETTERS = [40, 41, 42, 43]  # tokens of a letter each
@@ -155,6 +155,16 @@ def test_particles_take_their_state_along(quick: Scone) -> None:
     options = {"custom_generate": engine.custom_generate, "max_new_tokens": 4, "do_sample": True, "temperature": 0.9}
     ids = engine.lm.generate(**inputs, **options, logits_processor=[processor])[0, inputs["input_ids"].shape[1] :]
     assert set(ids.tolist()) <= set(LETTERS)
+
+
+def test_what_looks_at_one_row_at_a_time_lets_texts_change_places(quick: Scone) -> None:
+    engine = quick.with_config(particles=3, resample=1.0)
+    penalty = RepetitionPenaltyLogitsProcessor(1.2)
+    assert (
+        may_change_places([penalty]) and may_change_places([OneByOne(InTurn())]) and not may_change_places([InTurn()])
+    )
+    out = engine.generate(PROMPTS, max_new_tokens=8, seed=1, logits_processor=[penalty])
+    assert any(step.resampled for steps in out.trace for step in steps)
 
 
 def test_particles_keep_their_places_where_state_goes_by_rows(quick: Scone) -> None:

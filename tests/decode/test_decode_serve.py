@@ -125,7 +125,10 @@ def test_a_default_that_nobody_knows_is_a_mistake(steering):
 
 def test_everybody_gets_the_text_that_he_would_get_alone(desk, steering):
     asked = [order(f"the movie {i}", seed=i, max_tokens=3 + i % 5) for i in range(12)]
-    asked += [order("what a", n=2), order("my day", scone={"avoid": "rude"}), order("the food", stop="e")]
+    inside = alone(steering, order("the food", max_tokens=12)).continuations[0][4:6]
+    stopped = order("the food", max_tokens=12, stop=inside)
+    assert alone(steering, stopped).finish_reasons == ["stop"]
+    asked += [order("what a", n=2), order("my day", scone={"avoid": "rude"}), stopped]
     clients = [Client(desk, one) for one in asked]
     for one, client in zip(asked, clients):
         expected = alone(steering, one)
@@ -137,8 +140,13 @@ def test_everybody_gets_the_text_that_he_would_get_alone(desk, steering):
 
 
 def test_a_temperature_of_zero_is_greedy(desk, steering):
-    asked = order(temperature=0)
-    assert Client(desk, asked).heard()[0] == alone(steering, asked, do_sample=False).continuations
+    drawn = {
+        alone(steering, order(seed=seed, max_tokens=12, scone={"strength": 0.5})).continuations[0] for seed in range(4)
+    }
+    greedy = order(temperature=0, max_tokens=12, scone={"strength": 0.5})
+    expected = alone(steering, greedy, do_sample=False).continuations
+    assert len(drawn) > 1 and expected[0] not in drawn
+    assert Client(desk, greedy).heard()[0] == expected
 
 
 def test_a_full_queue_turns_people_away_and_a_client_who_goes_makes_room(steering):
@@ -192,6 +200,7 @@ def test_a_guard_shows_what_lies_behind_and_gives_up_after_as_many_low_steps():
     guard, text = Guard(threshold=0.5, hold_back=3), ""
     shown = []
     for best in (0.9, 0.2, 0.2, None, 0.9, 0.2, 0.2, 0.4):
+        assert not guard.tripped  # a step that is good begins the count anew
         text += "ab"
         shown.append(guard.shown(text, best))
     assert shown == [0, 0, 0, 2, 4, 6, 8, 10]  # always three tokens less than there are
