@@ -7,6 +7,7 @@ import json
 import pytest
 
 from scone.cli import main
+from scone.config import SconeConfig
 
 
 @pytest.mark.parametrize(
@@ -36,5 +37,5 @@ def test_a_page_and_data_with_the_real_models(tmp_path, capsys):
     assert not shown.out and str(data) in shown.err
     first, second = json.loads(data.read_text(encoding="utf-8"))["texts"]
     assert first["prompt"] == second["prompt"] == "The food was" and first["steps"][0]["score"] is not None
-    assert first["settings"]["verifier_strengths"] == [6.0, 6.0]
+    assert first["settings"]["verifier_strengths"] == [SconeConfig().strength] * 2
     assert any(candidate["futures"] for candidate in first["steps"][0]["candidates"])
