@@ -41,7 +41,10 @@ def run(folder: Path, seed: int, count: int) -> str | None:
     }
     command = [sys.executable, "-m", "tests.torture.sanitized", str(seed), str(count)]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    return None if done.returncode == 0 else f"exit code {done.returncode}\n{done.stderr[-3000:]}"
+    if done.returncode == 0:
+        return None
+    start = max(0, *(done.stderr.find(mark) for mark in ("runtime error", "ERROR: AddressSanitizer", "Traceback")))
+    return f"exit code {done.returncode}\n{done.stderr[max(0, start - 300) :][:3000]}"
 
 
 def _library(name: str) -> str:
