@@ -1,6 +1,6 @@
 """A process that has imported what never changes, and runs pytest in forks of itself.
 
-`python -m tests.mutants.warm` reads requests, a line of JSON each: {"folder", "tests", "output"}. It answers each with
+`python tests/mutants/warm.py` (workshop.py starts it) reads requests, a line of JSON each: {"folder", "tests", "output"}. It answers each with
 the process that was started and then with its exit code, a line each. Nothing of the package itself is imported before the fork.
 """
 

@@ -1,6 +1,6 @@
 """The extension under the address and undefined-behaviour sanitizers: built apart, and called in processes of its own.
 
-`python -m tests.torture.sanitized SEED COUNT` makes the calls, in a process that `command` says how to start.
+`python -m tests.torture.sanitized SEED COUNT` makes the calls; `run` starts it with what the sanitizers need.
 """
 
 from __future__ import annotations
