@@ -16,6 +16,7 @@ __all__ = ["EMBEDDED", "check_placement", "load_causal_lm", "load_classifier", "
 _log = logging.getLogger(__name__)
 
 EMBEDDED = "embedded"
+GEMMA = f"{EMBEDDED}:gemma-3-270m"
 _CLASSIFIERS = ("sentiment", "toxicity", "topic")
 
 
@@ -27,10 +28,12 @@ def load_causal_lm(name: str, **options: Any) -> tuple[Any, Any]:
     """
     check_placement(**options)
     _log.info("loading the LM %r", name)
-    if name == EMBEDDED:
-        from scone.embedded import load_lm
+    if name == EMBEDDED or name.startswith(EMBEDDED + ":"):
+        from scone import embedded
 
-        return _placed(load_lm(), **options)
+        if name not in (EMBEDDED, GEMMA):
+            raise InputError(f"lm must be {EMBEDDED!r}, {GEMMA!r}, a folder or an id of the Hub, got {name!r}")
+        return _placed(embedded.load_lm() if name == EMBEDDED else embedded.load_gemma(), **options)
     from transformers import AutoModelForCausalLM
 
     return _from_hub(AutoModelForCausalLM, "lm", name, **options)

@@ -13,15 +13,25 @@ if TYPE_CHECKING:
     from scone.embedded.cards import Installed, installed
     from scone.embedded.encoders import load_classifier, load_masked_lm
     from scone.embedded.errors import MissingModelError
+    from scone.embedded.gemma import load_gemma
     from scone.embedded.lm import load_lm
 
-__all__ = ["Installed", "MissingModelError", "installed", "load_classifier", "load_lm", "load_masked_lm"]
+__all__ = [
+    "Installed",
+    "MissingModelError",
+    "installed",
+    "load_classifier",
+    "load_gemma",
+    "load_lm",
+    "load_masked_lm",
+]
 
 _HOME = {
     "Installed": "cards",
     "MissingModelError": "errors",
     "installed": "cards",
     "load_classifier": "encoders",
+    "load_gemma": "gemma",
     "load_lm": "lm",
     "load_masked_lm": "encoders",
 }

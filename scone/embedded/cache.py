@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from scone.embedded.errors import CacheError
 
 MANIFEST = "manifest.json"
+CONVERSION = 1  # raise it when what is written of a converted model changes
 
 
 def cache_folder() -> Path:
@@ -31,6 +32,11 @@ def cache_folder() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "scone"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scone"
+
+
+def folder_name(model: str, file: str, size: int) -> str:
+    """What the folder of a model is called that was converted from a file of this name and size."""
+    return f"{model}-{hashlib.sha256(f'{file} {size} {CONVERSION}'.encode()).hexdigest()[:10]}"
 
 
 def cached(name: str, build: Callable[[Path], None], *, root: Path | None = None) -> Path:

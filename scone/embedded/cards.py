@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scone.embedded import gemma
 from scone.embedded.names import WEIGHTS
 from scone.embedded.packages import MINILM, SMOLLM2, Package
 
@@ -44,7 +45,7 @@ def installed() -> list[Installed]:
         _packaged("smollm2-135m-instruct", "language model", SMOLLM2),
         _packaged("all-minilm-l6-v2", "encoder of the masked LM and of the verifiers", MINILM),
     ]
-    return found + [_shipped(name, role) for name, role in ROLES.items()]
+    return [*found, *(_shipped(name, role) for name, role in ROLES.items()), _fetched()]
 
 
 def _packaged(name: str, role: str, package: Package) -> Installed:
@@ -64,6 +65,17 @@ def _shipped(name: str, role: str) -> Installed:
     return Installed(
         name, role, "scone, on all-minilm-l6-v2", card["licence"], path, path.stat().st_size, card["scores"], recipe
     )
+
+
+def _fetched() -> Installed:
+    weights = gemma.folder() / "model.safetensors"
+    found = weights if weights.exists() else None
+    size = weights.stat().st_size if found else 0
+    source = f"pip: {gemma.PACKAGES[0]} {gemma.VERSION} and three more parts"
+    return Installed(
+        gemma.NAME, "another language model, for who asks for it", source, gemma.LICENCE, found, size,
+        command=f"scone models --fetch {gemma.NAME}",
+    )  # fmt: skip
 
 
 def read_card(name: str, folder: Path = WEIGHTS) -> dict[str, Any] | None:
