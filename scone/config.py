@@ -51,6 +51,8 @@ class SconeConfig(Options):
     top_p: float = option(1.0, number(0, 1, above=True), "keep only the likeliest candidates that reach this mass")
     min_p: float = option(0.0, number(0, 1), "drop candidates below this share of the likeliest one's probability")
     min_mass: float = option(0.05, number(0, 1), "a candidate less probable than this gets no lookahead of its own")
+    safe: float = option(0.95, number(0, 1), "a text whose q is above this is written without a look for `rest` tokens")
+    rest: int = option(2, integer(0), "tokens that a safe text is written without a look; 0: every token is looked at")
     temperature: float = option(1.0, number(0, above=True), "of the language model's distribution")
     context_window: int | None = option(
         64, integer(1, optional=True), "tokens of the LM, the last ones, that are judged; none: all that fit"
@@ -89,6 +91,7 @@ class SconeConfig(Options):
         paper = cls(
             top_k=10,
             min_mass=0.0,
+            rest=0,
             context_window=None,
             reweigh="softmax",
             strength=1.0,

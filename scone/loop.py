@@ -22,7 +22,7 @@ from scone.seeds import token_seed
 from scone.text import Text, Writer
 from scone.verifier import Expression
 
-__all__ = ["Decision", "Judged", "Loop", "Taken", "commit", "judge", "prefill"]
+__all__ = ["Decision", "Judged", "Loop", "Taken", "commit", "judge", "prefill", "rests"]
 
 Process = Callable[[Sequence[Text], Tensor], Tensor]
 """(texts, the LM's logits (B, V)) -> logits (B, V), before the candidates are picked."""
@@ -151,6 +151,10 @@ class Loop:
         with self.timer("sample"):
             decision, chosen = decision.with_choice(self.choose(texts, decision))
         for b, (text, k) in enumerate(zip(texts, chosen)):
+            if bool(decision.judged.seen[b]):
+                text.q, text.rested = decision.q[b, k].item(), 0
+            elif rests(text, self.config):
+                text.rested += 1
             self.take(text, decision, b, int(decision.candidates.tokens[b, k]), remaining[b])
         return Taken(texts, decision, chosen, state, self.timer.take())
 
@@ -258,16 +262,27 @@ def commit(lm: CausalLM, state: LMState, rows: Sequence[int], tokens: Sequence[i
     return lm.join(after, state, [order[i] for i in range(len(rows))])
 
 
+def rests(text: Text, config: SconeConfig) -> bool:
+    """Whether a text is written without a look: when it was last looked at it was safe, and that is not long ago.
+
+    >>> text = Text("It is", prompt_ids=[7], seed=0, q=0.99)
+    >>> rests(text, SconeConfig(safe=0.95, rest=2)), rests(text, SconeConfig(rest=0)), rests(text, SconeConfig(safe=1))
+    (True, False, False)
+    """
+    return text.q is not None and text.q > config.safe and text.rested < config.rest
+
+
 def judge(
     loop: Loop, texts: Sequence[Text], candidates: Candidates, state: LMState | None, remaining: Sequence[int]
 ) -> Judged:
     """q of every candidate: finished texts are scored as they are, probable ones looked ahead for, the rest averaged.
 
-    A text whose choice is settled (a single candidate above `min_mass`) is not judged at all.
+    A text whose choice is settled (a single candidate above `min_mass`), or that is safe for now, is not judged at all.
     """
     parts, window, timer = loop.parts, loop.config.context_window, loop.timer
     own = [loop.verifier_of(text) for text in texts] if loop.verifier_of else []
     terms = max((len(verifier.terms) for verifier in own), default=len(parts.verifier.terms))
+    resting = 0
     ahead: list[tuple[int, int]] = []
     exact: list[tuple[int, int]] = []
     written: dict[tuple[int, int], str] = {}
@@ -276,6 +291,9 @@ def judge(
         for b, text in enumerate(texts):
             live = [k for k, p in enumerate(share[b]) if p > 0 and p >= loop.config.min_mass]
             if len(live) < 2:
+                continue
+            if remaining[b] and rests(text, loop.config):
+                resting += 1
                 continue
             begin = _begin(text, parts.lm, window)
             for k in live:
@@ -312,10 +330,9 @@ def judge(
     if exact:
         with timer("verify"):
             found += loop.room.spread("texts", len(exact), as_it_is)
+    cost = Cost(verifier_rows=len(exact) * len(parts.verifier.leaves), rested=resting)
     if not ahead:
-        return Judged(
-            *_filled(found, exact, candidates, terms), Cost(verifier_rows=len(exact) * len(parts.verifier.leaves))
-        )
+        return Judged(*_filled(found, exact, candidates, terms), cost)
 
     answers, queries = zip(*loop.room.spread("candidates", len(asked), ask))
     if len(asked) < len(ahead):
@@ -323,7 +340,7 @@ def judge(
         found.append(q.index_select(1, sent([row_of[pair] for pair in ahead], q.device)))
     else:
         found += [answer.q for answer in answers]
-    cost = sum((answer.cost for answer in answers), Cost(verifier_rows=len(exact) * len(parts.verifier.leaves)))
+    cost = sum((answer.cost for answer in answers), cost)
     read = [query for query in queries if query.was_read is not None]
     cost += Cost(lm_rows=sum(len(query.written) for query in read), lm_passes=len(read))
     carried = None if answers[0].carried is None else [entry for answer in answers for entry in answer.carried]

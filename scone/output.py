@@ -19,8 +19,10 @@ __all__ = ["Cost", "Future", "Output", "Step", "Timer"]
 class Cost:
     """Work that was done: rows of a batch that each model read, and passes of the LM that had to wait for each other.
 
+    `rested` counts the tokens that safe texts were written without a look.
+
     >>> Cost(lm_rows=2) + Cost(lm_rows=3, lm_passes=1)
-    Cost(lm_rows=5, lm_passes=1, masked_lm_rows=0, verifier_rows=0, draft_rows=0)
+    Cost(lm_rows=5, lm_passes=1, masked_lm_rows=0, verifier_rows=0, draft_rows=0, rested=0)
     """
 
     lm_rows: int = 0
@@ -28,6 +30,7 @@ class Cost:
     masked_lm_rows: int = 0
     verifier_rows: int = 0
     draft_rows: int = 0
+    rested: int = 0
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))

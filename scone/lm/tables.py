@@ -100,6 +100,7 @@ def rows_of(model: Any) -> int:
     """
     head = model.get_output_embeddings()
     rows, weight = getattr(head, "out_features", None), getattr(head, "weight", None)
-    if isinstance(rows, int):
+    # What was resized while tied may say its former size; what was quantised has a weight of another shape.
+    if isinstance(rows, int) and type(head) is not nn.Linear:
         return rows
     return weight.shape[0] if isinstance(weight, Tensor) else model.config.get_text_config().vocab_size

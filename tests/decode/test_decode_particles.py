@@ -46,10 +46,7 @@ def enumerated(prompt: str) -> dict[str, tuple[float, float]]:
             found |= {path: p for path, p in longer if path[-1] == stop}
             ahead = [(path, p) for path, p in longer if path[-1] != stop]
     found |= dict(ahead)
-    texts = {
-        path: prompt + Scone.__name__ for path in found
-    }  # replaced below: a text is what the engine's writer makes
-    writer = engine().loop().writer
+    texts, writer = {}, engine().loop().writer
     for path in found:
         text = Text(prompt, start, 0)
         for token in path:
@@ -65,7 +62,7 @@ def test_sampled_particles_are_draws_from_the_exact_posterior():
     posterior_mean = sum(p * phi * phi for p, phi in truth.values()) / evidence
     prior_mean, draws = evidence, 240
     assert posterior_mean - prior_mean > 0.1  # else nothing is shown
-    for options in ({}, {"resample": 1.0}, {"resample": 0.0}):
+    for options in ({}, {"resample": 1.0}, {"resample": 0.0}, {"safe": 0.5, "rest": 2}):
         out = engine(particles=8, keep="sample", **options).generate(
             PROMPTS[:1], max_new_tokens=LENGTH, num_return_sequences=draws, seed=4
         )

@@ -42,7 +42,7 @@ def test_decoder_that_pools_at_the_last_token(monkeypatch: pytest.MonkeyPatch) -
     )
     model = GPT2ForSequenceClassification(config).eval()
     with torch.no_grad():
-        model.score.weight.mul_(50)
+        model.score.weight.mul_(10)
     expected = torch.stack([logits_of(model, tok, t).softmax(-1)[1] for t in TEXTS])
     verifier = Verifier(model, tok, target=1)
     assert torch.allclose(verifier.score(TEXTS), expected, atol=1e-5)
@@ -154,7 +154,7 @@ def test_a_decoders_gradient_is_the_derivative(kind: str) -> None:
     )
     model = GPT2ForSequenceClassification(config).eval()
     with torch.no_grad():
-        model.score.weight.mul_(50)
+        model.score.weight.mul_(10)
     verifier = Verifier(model, tok, target=1)
     ids, mask = verifier.frame(tok(TEXTS, add_special_tokens=False)["input_ids"])
     at = verifier.linearise(ids, mask, kind=kind)
