@@ -89,9 +89,9 @@ def test_a_lookaheads_own_count_agrees(names):
 
 
 def test_peak_memory_sees_what_was_freed_again():
-    with measure(every=0.001) as cost:
-        with mmap.mmap(-1, 160_000_000) as block:  # new pages: an allocator may hand out what is resident already
-            block.write(b"1" * len(block))
-            time.sleep(0.2)  # the watcher may be kept waiting on a busy machine
+    # New pages: an allocator may hand out what is resident already.
+    with measure(every=0.001) as cost, mmap.mmap(-1, 160_000_000) as block:
+        block.write(b"1" * len(block))
+        time.sleep(0.2)  # the watcher may be kept waiting on a busy machine
     assert cost.peak_bytes > 100_000_000
     assert cost.seconds > 0
