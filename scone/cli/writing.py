@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from scone.decode import Scone
+    from scone.text import Text
     from scone.verifier import Expression
 
 __all__ = ["CONTROLLED", "PLAIN", "Models", "Writer", "Written"]
@@ -86,7 +87,7 @@ class Writer:
             )
             seconds = time.perf_counter() - began
             total = sum(map(len, out.token_ids)) or 1
-            scores = self._scores(out.texts)
+            scores = self._scores([self._judged(chunk[i // samples], c) for i, c in enumerate(out.continuations)])
             for i, (continuation, ids) in enumerate(zip(out.continuations, out.token_ids)):
                 share = seconds * len(ids) / total
                 text = Written(chunk[i // samples], continuation, method, i % samples, len(ids), share)
@@ -98,7 +99,7 @@ class Writer:
 
         independent: dict[str, list[float]] = {}
         for attribute, judge in self.judges.items():
-            values = judge.score([text.text for text in texts], attribute.label)
+            values = judge.score([self._judged(t.prompt, t.continuation).text for t in texts], attribute.label)
             independent[attribute.name] = [float(1 - value if attribute.avoid else value) for value in values]
         judged = []
         for i, text in enumerate(texts):
@@ -107,8 +108,16 @@ class Writer:
             judged.append(replace(text, independent=own, nll=float(nll[0]), nll_tokens=int(count[0])))
         return judged
 
-    def _scores(self, texts: Sequence[str]) -> dict[str, list[float]]:
-        return {a.name: verifier.score(texts).tolist() for a, verifier in zip(self.attributes, self.verifiers)}
+    def _judged(self, prompt: str, continuation: str) -> Text:
+        """A finished text as the engine judged it."""
+        from scone.text import Text
+
+        return Text(prompt_ids=[], seed=0, continuation=continuation, **self.engine.judging(prompt))
+
+    def _scores(self, texts: Sequence[Text]) -> dict[str, list[float]]:
+        from scone.text import scored
+
+        return {a.name: scored(texts, verifier).tolist() for a, verifier in zip(self.attributes, self.verifiers)}
 
 
 class Models:

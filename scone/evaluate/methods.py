@@ -65,6 +65,18 @@ class Job:
     samples: int
     max_new_tokens: int
     seed: int
+    verdict: str = "text"  # what is judged, as of SconeConfig
+
+    @property
+    def judged_prompt(self) -> str:
+        """As much of the prompt as is judged."""
+        return "" if self.verdict == "continuation" else self.prompt
+
+    def judged(self, models: Models, ids: Sequence[int]) -> str:
+        """What is judged of the prompt with a continuation."""
+        prompt_ids = models.lm.encode(self.prompt)
+        whole = models.lm.decode([*prompt_ids, *ids])
+        return whole[len(models.lm.decode(prompt_ids)) :] if self.verdict == "continuation" else whole
 
 
 def parse_method(text: str) -> Method:
@@ -141,8 +153,7 @@ def _best_of_n(method: Method, models: Models, job: Job) -> list[list[int]]:
     """For each sample the best of `tries` by the verifier."""
     assert method.tries is not None  # the runner has measured it
     drawn = _sample(models, job, job.samples * method.tries, top_p=0.9, min_p=0.1, top_k=50)
-    prompt_ids = models.lm.encode(job.prompt)
-    texts = [models.lm.decode([*prompt_ids, *ids]) for ids in drawn]
+    texts = [job.judged(models, ids) for ids in drawn]
     phi = models.score(job.target, job.avoid)(texts).reshape(job.samples, method.tries)
     return [drawn[sample * method.tries + int(phi[sample].argmax())] for sample in range(job.samples)]
 
@@ -161,7 +172,7 @@ def _myopic(method: Method, models: Models, job: Job) -> list[list[int]]:
     for position in range(job.max_new_tokens):
         candidates, log_p = truncated(state.logits.cpu(), 10)  # (samples, 10)
         rows = [tokens[i, :position].tolist() if alive[i] else [] for i in range(job.samples)]
-        texts = [lm.decode([*prompt_ids, *row, c]) for row, some in zip(rows, candidates.tolist()) for c in some]
+        texts = [job.judged(models, [*row, c]) for row, some in zip(rows, candidates.tolist()) for c in some]
         phi = torch.from_numpy(np.asarray(score(texts))).reshape(candidates.shape)
         p_star = reweigh(log_p.double(), phi[None], config.reweigh, strength=config.strength).exp()
         drawn = candidates.gather(1, torch.multinomial(p_star, 1, generator=generator))[:, 0]

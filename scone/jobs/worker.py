@@ -63,7 +63,13 @@ class Worker:
             num_return_sequences=job.samples,
             seed=job.seed,
         )
-        scores = {name: judge.score(out.texts).tolist() for name, judge in self.judges.items()}
+        texts = [
+            Text(
+                prompt_ids=[], seed=0, continuation=continuation, **self.engine.judging(lines[i // job.samples].prompt)
+            )
+            for i, continuation in enumerate(out.continuations)
+        ]
+        scores = {name: scored(texts, judge).tolist() for name, judge in self.judges.items()}
         records = []
         for i, (text, continuation, ids, reason) in enumerate(
             zip(out.texts, out.continuations, out.token_ids, out.finish_reasons)
