@@ -374,6 +374,10 @@ class Scone:
         about = own.about(prompt) if verifier is not None or own.reads_conversations else None
         return {"context": "" if apart else prompt, "after": self.config.after, "verifier": about}
 
+    def finished(self, prompt: Prompt, continuation: str, verifier: Expression | None = None) -> Text:
+        """A text that is written, to be judged once more: `finished(...).text` is what a verifier is shown."""
+        return Text(prompt_ids=[], seed=0, continuation=continuation, **self.judging(prompt, verifier))
+
     def loop(
         self,
         stop: str | Sequence[str] = (),

@@ -222,7 +222,8 @@ class Desk:
         """φ of finished texts, and their last words: a guarded text that fails keeps what was held back to itself."""
         for seat, upto in zip(seats, visible):
             prompt = seat.job.order.prompts[seat.index // seat.job.order.n]
-            scores = {name: _phi(seat.text, wish.about(prompt)) for name, wish in seat.job.wishes.items()}
+            own = {name: replace(seat.text, verifier=wish.about(prompt)) for name, wish in seat.job.wishes.items()}
+            scores = {name: float(scored([text], seat.job.wishes[name])) for name, text in own.items()}
             phi = math.prod(scores.values())
             if seat.guard is not None and phi < seat.guard.threshold:
                 seat.text.finish_reason = "content_filter"
@@ -246,7 +247,3 @@ class Desk:
                 self._seats.pop(id(seat.text), None)
             self.metrics.count("refused" if isinstance(problem, InputError) else "failed")
             job.tell(problem)
-
-
-def _phi(text: Text, verifier: Expression) -> float:
-    return float(scored([replace(text, verifier=verifier)], verifier))
