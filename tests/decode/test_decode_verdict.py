@@ -13,7 +13,6 @@ from scone.decode import Scone, SconeConfig, Verifier
 from scone.errors import ConfigError, InputError
 from scone.lookahead import Carried, Draft, Expectation, Gibbs, Lookahead, Mix, Nothing, Paths, Taylor
 from scone.processors import OneByOne
-from scone.trace import Trace
 
 PROMPT, OTHER = "the movie was", "what a wonderful old picture of the river it is"
 CHAT = [{"role": "user", "content": "the movie"}]
@@ -122,7 +121,7 @@ def test_control_begins_behind_the_marker(recorder: Recorder, verdict: str, lead
     ends = [MARKER in out.continuations[0][: step.end] for step in out.trace[0]]
     assert judged == [False, *ends[:-1]]
     assert [step.score > 0 for step in out.trace[0]] == ends
-    Trace(out.trace, out.trace.told).to_json()
+    assert out.trace.to_json()
 
 
 def test_before_the_marker_and_without_it_nothing_is_steered(positive: Verifier) -> None:
