@@ -129,6 +129,7 @@ def test_before_the_marker_and_without_it_nothing_is_steered(positive: Verifier)
     out = engine.generate([PROMPT, OTHER], max_new_tokens=5, seed=4)
     plain = engine.with_config(strength=0, particles=1).generate([PROMPT, OTHER], max_new_tokens=5, seed=4)
     assert out.token_ids == plain.token_ids
+    assert out.cost.verifier_rows == 0 and not any(step.judged.any() for steps in out.trace for step in steps)
     assert out.scores.tolist() == [0.0, 0.0]  # what is not there satisfies nothing
 
 
@@ -154,10 +155,16 @@ def test_a_window_does_not_reach_back_behind_the_marker(recorder: Recorder) -> N
 
 def kinds(positive: Verifier) -> list[Any]:
     other = Verifier(*tiny.classifier(seed=8), target="positive")
-    return [positive, positive.with_strength(3) & ~other, ~positive, positive.with_strength(0), positive | other]
+    return [
+        positive,
+        positive.with_strength(3) & ~other,
+        (~positive).with_strength(2),
+        positive.with_strength(0),
+        positive | other,
+    ]
 
 
-PROMPTS = [PROMPT, OTHER, "a nice day", PROMPT, "music"]
+PROMPTS = [PROMPT, OTHER, "a nice day", PROMPT, PROMPT]
 
 
 @pytest.mark.parametrize("particles", [1, 3])
