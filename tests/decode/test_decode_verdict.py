@@ -16,7 +16,7 @@ from scone.processors import OneByOne
 
 PROMPT, OTHER = "the movie was", "what a wonderful old picture of the river it is"
 CHAT = [{"role": "user", "content": "the movie"}]
-CONFIG = SconeConfig(particles=1, min_mass=0, top_k=4, lookahead=Nothing())
+CONFIG = SconeConfig(particles=1, min_mass=0, rest=0, top_k=4, lookahead=Nothing())
 
 
 class Recorder:
@@ -196,6 +196,15 @@ def test_each_prompt_is_written_as_by_its_verifier_alone(
             assert torch.allclose(one.q, other.q, atol=1e-4) and one.score == pytest.approx(other.score, abs=1e-4)
         rows += alone.cost.verifier_rows
     assert rows == together.cost.verifier_rows
+
+
+def test_texts_rest_by_their_own_verifier(positive: Verifier) -> None:
+    engine = engine_of(positive, lookahead=Expectation(tokens=2), particles=3, safe=0.3, rest=2)
+    own = kinds(positive)
+    together = engine.generate(PROMPTS, max_new_tokens=8, seed=6, verifiers=own)
+    alone = [engine.with_verifier(v).generate([p], max_new_tokens=8, seed=6) for p, v in zip(PROMPTS, own)]
+    assert together.token_ids == [out.token_ids[0] for out in alone]
+    assert together.cost.rested == sum(out.cost.rested for out in alone) > 0
 
 
 def test_functions_and_classifiers_in_one_batch(positive: Verifier, recorder: Recorder) -> None:
