@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from scone.lookahead import Expectation, Gibbs, Lookahead, Rollout, Taylor
-from scone.options import Options, choice, integer, number, one_of, option
+from scone.options import Options, choice, integer, number, one_of, option, words
 from scone.reweigh import RULES
 
 __all__ = ["SconeConfig"]
@@ -57,6 +57,10 @@ class SconeConfig(Options):
     context_window: int | None = option(
         64, integer(1, optional=True), "tokens of the LM, the last ones, that are judged; none: all that fit"
     )
+    verdict: str = option(
+        "text", choice("text", "continuation"), "what is judged: prompt and continuation, or the continuation alone"
+    )
+    after: str = option("", words(), "control begins behind this marker, and what stands before it is not judged")
     lookahead: Lookahead = option(Expectation(tokens=1), one_of(Lookahead), "who looks ahead")
     reweigh: str = option("odds", choice(*RULES), "how q changes the next-token distribution")
     strength: float = option(8.0, number(0), "how strongly q counts, for attributes without a strength of their own")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from typing import Any
 
 import torch
@@ -28,11 +29,20 @@ from scone.loop import Loop, Taken, prefill
 from scone.output import Cost, Output, Step
 from scone.particles import CHECKPOINT, Population
 from scone.processors import Processor, Processors, may_change_places
-from scone.prompts import Prompt, check_counts, check_sampling, check_stops, check_timeout, open_prompts
-from scone.text import Text, Writer
+from scone.prompts import (
+    Prompt,
+    as_list,
+    check_counts,
+    check_sampling,
+    check_stops,
+    check_timeout,
+    check_verifiers,
+    open_prompts,
+)
+from scone.text import Text, Writer, scored
 from scone.trace import Told, Trace
 from scone.values import Prefix, values
-from scone.verifier import Verifier, as_verifier
+from scone.verifier import Expression, Verifier, as_verifier
 
 __all__ = ["Output", "Scone", "SconeConfig", "Step", "Verifier"]
 
@@ -176,12 +186,14 @@ class Scone:
         stop: str | Sequence[str] = (),
         stop_token_ids: Sequence[int] = (),
         logits_processor: Sequence[Processor] = (),
+        verifiers: Sequence[Any] | None = None,
         explain: bool = False,
         timeout: float | None = None,
     ) -> Output:
         """Continue prompts under control.
 
         prompts: texts, or conversations (lists of {"role", "content"}) for the LM's chat template
+        verifiers: one for each prompt, in the place of the engine's
         seed: with the same seed a prompt gets the same continuations, whatever else is in the batch
         do_sample: False takes the most probable candidate after reweighing
         stop: strings that end a text and are cut from it; the LM's own end-of-text tokens always end it
@@ -201,17 +213,24 @@ class Scone:
         check_counts(max_new_tokens=max_new_tokens, num_return_sequences=num_return_sequences)
         check_sampling(logits_processor, do_sample)
         check_timeout(timeout)
-        texts = self.open(prompts, max_new_tokens=max_new_tokens, copies=num_return_sequences, seed=seed)
-        loop = replace(self.loop(stop, stop_token_ids, logits_processor, do_sample, texts), explain=explain)
+        engine, own = self, None
+        if verifiers is not None:
+            prompts = as_list(prompts)
+            own = check_verifiers(verifiers, prompts)
+            engine = self.with_verifier(reduce(and_, dict.fromkeys(own)))
+        texts = engine.open(
+            prompts, max_new_tokens=max_new_tokens, copies=num_return_sequences, seed=seed, verifiers=own
+        )
+        loop = replace(engine.loop(stop, stop_token_ids, logits_processor, do_sample, texts), explain=explain)
         seconds: dict[str, float] = {}
         cost = Cost()
         with told(partial(_best_so_far, loop, texts)):
-            for taken in limited(self._write(loop, texts, max_new_tokens), timeout):
+            for taken in limited(engine._write(loop, texts, max_new_tokens), timeout):
                 cost += taken.decision.judged.cost
                 for phase, value in taken.seconds.items():
                     seconds[phase] = seconds.get(phase, 0.0) + value
         with told(partial(_best_so_far, loop, texts), after_all=True):
-            ((kept, scores, log_evidence, trace),) = limited(self._finish(loop, texts), timeout)
+            ((kept, scores, log_evidence, trace),) = limited(engine._finish(loop, texts), timeout)
         return Output(
             texts=[text.text for text in kept],
             continuations=[text.continuation for text in kept],
@@ -274,6 +293,8 @@ class Scone:
 
         prefixes: texts, or lists of the LM's tokens   max_new_tokens: how many may follow; 0: the texts are finished
 
+        All of a prefix is judged: nobody says where its prompt ends, so that `verdict` and `after` play no part.
+
         >>> engine = Scone.from_pretrained()
         >>> drafts = ["The food was cold and", "The food was lovely and", "The food was"]
         >>> drafts[int(engine.value(drafts).argmax())]
@@ -330,10 +351,32 @@ class Scone:
         return SconeLogitsProcessor(self, max_new_tokens=max_new_tokens, seed=seed)
 
     def open(
-        self, prompts: Prompt | Sequence[Prompt], *, max_new_tokens: int, copies: int = 1, seed: int
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        max_new_tokens: int,
+        copies: int = 1,
+        seed: int,
+        verifiers: Sequence[Expression] | None = None,
     ) -> list[Text]:
         """The texts that a call begins with, each prompt `copies` times."""
-        return open_prompts(self.parts.lm, prompts, max_new_tokens, copies=copies, seed=seed)
+        return open_prompts(
+            self.parts.lm, prompts, max_new_tokens, copies=copies, seed=seed, judging=self.judging, verifiers=verifiers
+        )
+
+    def judging(self, prompt: Prompt, verifier: Expression | None = None) -> dict[str, Any]:
+        """How a text that continues a prompt is judged, as fields of a Text.
+
+        Of a conversation the reply alone is; a verifier that reads conversations is told the prompt beside it.
+        """
+        own = self.verifier if verifier is None else verifier
+        apart = not isinstance(prompt, str) or self.config.verdict == "continuation" or own.reads_conversations
+        about = own.about(prompt) if verifier is not None or own.reads_conversations else None
+        return {"context": "" if apart else prompt, "after": self.config.after, "verifier": about}
+
+    def finished(self, prompt: Prompt, continuation: str, verifier: Expression | None = None) -> Text:
+        """A text that is written, to be judged once more: `finished(...).text` is what a verifier is shown."""
+        return Text(prompt_ids=[], seed=0, continuation=continuation, **self.judging(prompt, verifier))
 
     def loop(
         self,
@@ -393,16 +436,20 @@ class Scone:
     def _trace(self, texts: Sequence[Text], scores: Tensor, explain: bool) -> Trace:
         """The record of finished texts; explained, with φ of each as it was after each token."""
         if explain:
-            ends = [text.context + text.continuation[: step.end] for text in texts for step in text.trace]
-            after = iter(self.verifier.score(ends).tolist())
+            ends = [replace(text, continuation=text.continuation[: s.end]) for text in texts for s in text.trace]
+            after = iter(scored(ends, self.verifier).tolist())
             for text in texts:
                 text.trace = [replace(step, score=next(after)) for step in text.trace]
-        settings = {**self.config.as_dict(), "verifier_strengths": [term.strength for term in self.verifier.terms]}
         told = [
-            Told(text.context, text.continuation, score, text.finish_reason or "length", settings)
+            Told(text.context, text.continuation, score, text.finish_reason or "length", self._settings(text))
             for text, score in zip(texts, scores.tolist())
         ]
         return Trace([text.trace for text in texts], told)
+
+    def _settings(self, text: Text) -> dict[str, Any]:
+        """What decided a text, for its record."""
+        terms = (text.verifier or self.verifier).terms
+        return {**self.config.as_dict(), "verifier_strengths": [term.strength for term in terms]}
 
     def _finish(
         self, loop: Loop, texts: Sequence[Text]
@@ -424,10 +471,7 @@ class Scone:
 
     def _score(self, loop: Loop, texts: Sequence[Text]) -> Tensor:
         """φ of finished texts: (n,)."""
-        written = [text.text for text in texts]
-        parts = loop.room.spread(
-            "texts", len(written), lambda rows: self.verifier.score(written[rows.start : rows.stop])
-        )
+        parts = loop.room.spread("texts", len(texts), lambda rows: scored(texts[rows.start : rows.stop], self.verifier))
         return torch.cat(parts)
 
     def _stream(self, loop: Loop, text: Text, max_new_tokens: int, timeout: float | None) -> Iterator[str]:

@@ -27,7 +27,7 @@ from scone.particles import CHECKPOINT, Population
 from scone.processors import may_change_places, of_all, with_new
 from scone.prompts import check_counts, check_seed
 from scone.seeds import text_seed
-from scone.text import Text, Writer
+from scone.text import Text, Writer, scored
 
 if TYPE_CHECKING:
     from scone.decode import Scone
@@ -70,7 +70,7 @@ def generate_with(
     lm = parts.lm
     mask = model_kwargs.get("attention_mask")
     mask = torch.ones_like(input_ids) if mask is None else mask
-    texts: Sequence[Text] = open_texts(lm, input_ids, mask, seed)
+    texts: Sequence[Text] = open_texts(engine, lm, input_ids, mask, seed)
     cache = model_kwargs.get("past_key_values")
     cached = cache.get_seq_length() if cache is not None else 0
     state = lm.read(input_ids[:, cached:], mask, cache)
@@ -114,7 +114,7 @@ def generate_with(
                 streamer.put(torch.tensor([token]))
             told = len(chosen)
     if population is not None:
-        population.finish(parts.verifier.score([text.text for text in texts]))
+        population.finish(scored(texts, parts.verifier))
         written = written[population.kept()]
         for column in written[:, prompt.shape[1] + told :].cpu().T if streamer is not None else ():
             streamer.put(column)
@@ -206,7 +206,7 @@ class SconeLogitsProcessor(LogitsProcessor):
         padding = {lm.tokenizer.pad_token_id, *lm.stop_ids}
         lead = torch.tensor([_leading(row, padding) for row in input_ids.tolist()], device=input_ids.device)
         mask = torch.arange(input_ids.shape[1], device=input_ids.device)[None] >= lead[:, None]
-        texts = open_texts(lm, input_ids, mask, self.seed)
+        texts = open_texts(self.engine, lm, input_ids, mask, self.seed)
         return texts, list(range(len(texts))), prefill(lm, texts) if self._runs_lm else None
 
     def _continued(self, input_ids: Tensor) -> tuple[list[Text], list[int], LMState | None] | None:
@@ -253,13 +253,14 @@ class _Seen:
     remaining: int
 
 
-def open_texts(lm: CausalLM, input_ids: Tensor, mask: Tensor, seed: int) -> list[Text]:
+def open_texts(engine: Scone, lm: CausalLM, input_ids: Tensor, mask: Tensor, seed: int) -> list[Text]:
     """A Text for each row of left-padded ids; equal rows are numbered, so that each draws its own tokens."""
     copies: Counter[tuple[int, ...]] = Counter()
     texts = []
     for row, real in zip(input_ids.cpu(), mask.bool().cpu()):
         ids = row[real].tolist()
-        texts.append(Text(lm.decode(ids), ids, text_seed(seed, copies[tuple(ids)], ids)))
+        own = text_seed(seed, copies[tuple(ids)], ids)
+        texts.append(Text(prompt_ids=ids, seed=own, **engine.judging(lm.decode(ids))))
         copies[tuple(ids)] += 1
     return texts
 

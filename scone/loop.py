@@ -22,7 +22,9 @@ from scone.seeds import token_seed
 from scone.text import Text, Writer
 from scone.verifier import Expression
 
-__all__ = ["Decision", "Judged", "Loop", "Taken", "commit", "judge", "prefill", "rests"]
+__all__ = [
+    "Decision", "Judged", "Loop", "Taken", "commit", "judge", "own_verifiers", "prefill", "rests", "strengths_of",
+]  # fmt: skip
 
 Process = Callable[[Sequence[Text], Tensor], Tensor]
 """(texts, the LM's logits (B, V)) -> logits (B, V), before the candidates are picked."""
@@ -125,7 +127,6 @@ class Loop:
     process: Process | None = None
     population: Population | None = None  # of particles, where texts are those
     timer: Timer = field(default_factory=Timer)
-    verifier_of: Callable[[Text], Expression] | None = None  # where texts are not all judged by that of the parts
     explain: bool = False  # whether it is kept what lookaheads read
     room: Room = field(default_factory=Room)
 
@@ -184,14 +185,14 @@ class Loop:
         remaining: tokens that may follow the one that is chosen, one number for all texts or one each
         """
         each = [remaining] * len(texts) if isinstance(remaining, int) else remaining
-        config, terms = self.config, self.parts.verifier.terms
+        config, own = self.config, own_verifiers(texts, self.parts)
+        strengths = strengths_of(own) if own else [term.strength for term in self.parts.verifier.terms]
         with self.timer("propose"):
             candidates = propose(
                 logits, top_k=config.top_k, top_p=config.top_p, min_p=config.min_p, temperature=config.temperature
             )
-        strengths = [term.strength for term in terms]
-        if config.strength == 0 or not any(strengths):
-            q = torch.ones(len(terms), *candidates.tokens.shape, device=candidates.on_device.tokens.device)
+        if config.strength == 0 or not (own or any(strengths)):
+            q = torch.ones(len(strengths), *candidates.tokens.shape, device=candidates.on_device.tokens.device)
             judged = Judged(q, torch.zeros(candidates.tokens.shape, dtype=torch.bool))
         else:
             judged = judge(self, texts, candidates, state, each)
@@ -200,7 +201,10 @@ class Loop:
                 candidates.on_device.log_p, judged.q, config.reweigh, strength=config.strength, strengths=strengths,
                 epsilon=config.epsilon, samples=self.lookahead.samples,
             )  # fmt: skip
-            q = all_hold(judged.q, strengths) if len(terms) > 1 else judged.q[0]
+            q = all_hold(judged.q, strengths) if len(strengths) > 1 else judged.q[0]
+            if own:  # a text has the q that it has where no other is in the batch
+                alone = [b for b, verifier in enumerate(own) if len(verifier.terms) == 1]
+                q[alone] = judged.q[0, alone]
         return Decision(candidates, judged, q, log_p_star, config.epsilon)
 
     def choose(self, texts: Sequence[Text], decision: Decision) -> Tensor:
@@ -280,7 +284,7 @@ def judge(
     A text whose choice is settled (a single candidate above `min_mass`), or that is safe for now, is not judged at all.
     """
     parts, window, timer = loop.parts, loop.config.context_window, loop.timer
-    own = [loop.verifier_of(text) for text in texts] if loop.verifier_of else []
+    own = own_verifiers(texts, parts)
     terms = max((len(verifier.terms) for verifier in own), default=len(parts.verifier.terms))
     resting = 0
     ahead: list[tuple[int, int]] = []
@@ -289,6 +293,8 @@ def judge(
     with timer("plan"):
         share = candidates.share.tolist()
         for b, text in enumerate(texts):
+            if not text.steered:
+                continue
             live = [k for k, p in enumerate(share[b]) if p > 0 and p >= loop.config.min_mass]
             if len(live) < 2:
                 continue
@@ -299,9 +305,8 @@ def judge(
             for k in live:
                 continuation, ended = loop.writer.continuation(text, int(candidates.tokens[b, k]))
                 (exact if ended or remaining[b] == 0 else ahead).append((b, k))
-                written[b, k] = (text.context + continuation)[begin:]
-    # Texts with verifiers of their own are not compared.
-    asked, row_of = _without_twins(ahead, texts, candidates, remaining, draws=loop.lookahead.draws or bool(own))
+                written[b, k] = text.judged(continuation)[begin:]
+    asked, row_of = _without_twins(ahead, texts, candidates, remaining, draws=loop.lookahead.draws)
 
     def about(pairs: list[tuple[int, int]]) -> Query:
         return Query(
@@ -309,7 +314,7 @@ def judge(
             texts=[texts[b] for b, _ in pairs],
             tokens=torch.tensor([int(candidates.tokens[pair]) for pair in pairs]),
             written=[written[pair] for pair in pairs],
-            remaining=max(remaining[b] for b, _ in pairs),
+            remaining=max((remaining[b] for b, _ in pairs), default=0),
             state=state,
             rows=[b for b, _ in pairs],
             timer=timer,
@@ -330,7 +335,7 @@ def judge(
     if exact:
         with timer("verify"):
             found += loop.room.spread("texts", len(exact), as_it_is)
-    cost = Cost(verifier_rows=len(exact) * len(parts.verifier.leaves), rested=resting)
+    cost = Cost(verifier_rows=about(exact).asked, rested=resting)
     if not ahead:
         return Judged(*_filled(found, exact, candidates, terms), cost)
 
@@ -350,6 +355,24 @@ def judge(
     return Judged(*filled, cost, row_of, carried, after, futures)
 
 
+def own_verifiers(texts: Sequence[Text], parts: Parts) -> list[Expression]:
+    """What each text is judged by; nothing where all are judged by the verifier of the parts."""
+    return [text.verifier or parts.verifier for text in texts] if any(text.verifier for text in texts) else []
+
+
+def strengths_of(verifiers: Sequence[Expression]) -> Tensor:
+    """(terms, B): the strengths of each text's verifier, 0 for terms that it lacks.
+
+    >>> from scone.verifier import Verifier
+    >>> short = Verifier.from_callable(lambda texts: [len(text) < 9 for text in texts])
+    >>> strengths_of([short & ~short, short.with_strength(3)])
+    tensor([[1., 3.],
+            [1., 0.]])
+    """
+    own = [torch.tensor([term.strength for term in verifier.terms]) for verifier in verifiers]
+    return torch.nn.utils.rnn.pad_sequence(own)
+
+
 def _without_twins(
     ahead: Sequence[tuple[int, int]],
     texts: Sequence[Text],
@@ -364,7 +387,9 @@ def _without_twins(
     """
     if draws:
         return list(ahead), {pair: row for row, pair in enumerate(ahead)}
-    keys = [(text.context, left, *text.prompt_ids, *text.new_ids) for text, left in zip(texts, remaining)]
+    keys = [
+        (id(text.verifier), text.context, left, *text.prompt_ids, *text.new_ids) for text, left in zip(texts, remaining)
+    ]
     asked: list[tuple[int, int]] = []
     found: dict[tuple[object, int], int] = {}
     row_of = {}

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from scone.errors import ConfigError
 
-__all__ = ["Options", "Rule", "choice", "flag", "integer", "kinds_of", "number", "one_of", "option"]
+__all__ = ["Options", "Rule", "choice", "flag", "integer", "kinds_of", "number", "one_of", "option", "words"]
 
 
 class Rule(NamedTuple):
@@ -115,10 +115,15 @@ def choice(*values: str) -> Rule:
     return Rule(lambda value: isinstance(value, str) and value in values, f"one of {', '.join(map(repr, values))}", str)
 
 
+def words() -> Rule:
+    """Any string."""
+    return Rule(lambda value: isinstance(value, str), "a string", str)
+
+
 def flag() -> Rule:
     """True or False."""
-    words = {"true": True, "on": True, "false": False, "off": False}
-    return Rule(lambda value: isinstance(value, bool), "True or False", lambda text: words.get(text.lower(), text))
+    known = {"true": True, "on": True, "false": False, "off": False}
+    return Rule(lambda value: isinstance(value, bool), "True or False", lambda text: known.get(text.lower(), text))
 
 
 def one_of(kind: type[Options] | tuple[type[Options], ...]) -> Rule:

@@ -95,7 +95,7 @@ class Output:
     (2, True, [2, 2])
     """
 
-    texts: list[str]  # what the verifier judges: prompt and continuation; for a chat, the reply alone
+    texts: list[str]  # what the verifier judges: prompt and continuation; the latter alone for a chat or by `verdict`
     continuations: list[str]
     token_ids: list[list[int]]  # new tokens, the stop token included
     scores: Tensor  # (n,) φ of the texts

@@ -76,8 +76,8 @@ class Population:
     def of(cls, texts: Sequence[Text], *, count: int, keep: str, share: float) -> Population:
         """Particles for texts that nothing has been added to; the first of each has the text's own seed."""
         groups = [
-            [Particle(t.context, t.prompt_ids, derive(t.seed, "particle", i) if i else t.seed) for i in range(count)]
-            for t in texts
+            [_particle(text, derive(text.seed, "particle", i) if i else text.seed) for i in range(count)]
+            for text in texts
         ]
         return cls(groups, keep, share, [0.0] * len(groups))
 
@@ -128,7 +128,7 @@ class Population:
         weights = torch.tensor([particle.log_weight for particle in group], dtype=torch.float64)
         mean = float(weights.logsumexp(0)) - math.log(len(group))
         self.log_evidence[g] += mean
-        taken = [_snapshot(group[i]) for i in parents]
+        taken = [replace(group[i]) for i in parents]
         for i, (particle, parent) in enumerate(zip(group, parents)):
             if parent != i:
                 self.moves[id(particle)] = self.moves.get(id(group[parent]), group[parent])
@@ -193,7 +193,5 @@ def systematic(weights: Tensor, seed: int, *, count: int | None = None) -> list[
     return [place if place is not None else spare.pop(0) for place in order]
 
 
-def _snapshot(particle: Particle) -> Particle:
-    copy = Particle(particle.context, particle.prompt_ids, particle.seed)
-    copy.become(particle)
-    return copy
+def _particle(text: Text, seed: int) -> Particle:
+    return Particle(text.context, text.prompt_ids, seed, after=text.after, verifier=text.verifier)

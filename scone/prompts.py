@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from scone.errors import InputError
 from scone.lm import CausalLM, check_unicode
 from scone.seeds import text_seed
 from scone.text import Text
+from scone.verifier import Expression, as_verifier
 
-__all__ = ["Prompt", "check_counts", "check_prompts", "check_sampling", "check_seed", "check_stops", "open_prompts"]
+__all__ = [
+    "Prompt", "as_list", "check_counts", "check_prompts", "check_sampling", "check_seed", "check_stops", "check_verifiers",
+    "open_prompts",
+]  # fmt: skip
 
 Prompt = str | Sequence[dict[str, str]]
 """A text, or a conversation: a list of {"role", "content"}."""
 
 
 def open_prompts(
-    lm: CausalLM, prompts: Prompt | Sequence[Prompt], max_new_tokens: int, *, copies: int, seed: int
+    lm: CausalLM,
+    prompts: Prompt | Sequence[Prompt],
+    max_new_tokens: int,
+    *,
+    copies: int,
+    seed: int,
+    judging: Callable[[Prompt, Expression | None], Mapping[str, Any]],
+    verifiers: Sequence[Expression] | None = None,
 ) -> list[Text]:
     """A Text for each prompt and copy; its seed hangs on the prompt itself, not on its place in the batch.
 
-    >>> from scone.embedded import load_lm
-    >>> [text.context for text in open_prompts(CausalLM(*load_lm()), ["One", "Two"], 5, copies=2, seed=0)]
+    judging: (prompt, its own verifier or None) -> the fields of a Text that say how it is judged
+
+    >>> from scone.decode import Scone
+    >>> engine = Scone.from_pretrained()
+    >>> texts = open_prompts(engine.parts.lm, ["One", "Two"], 5, copies=2, seed=0, judging=engine.judging)
+    >>> [text.context for text in texts]
     ['One', 'One', 'Two', 'Two']
     """
     check_seed(seed)
+    listed = as_list(prompts)
     opened = []
-    for prompt in _as_list(prompts):
-        chat = not isinstance(prompt, str)
-        ids = lm.encode_chat(prompt) if chat else lm.encode(prompt)  # type: ignore[arg-type]
+    for prompt, verifier in zip(listed, [None] * len(listed) if verifiers is None else verifiers):
+        ids = lm.encode(prompt) if isinstance(prompt, str) else lm.encode_chat(prompt)  # type: ignore[arg-type]
         _check_length(lm, prompt, ids, max_new_tokens)
-        for copy in range(copies):
-            opened.append(Text("" if chat else str(prompt), ids, text_seed(seed, copy, ids)))
+        how = judging(prompt, verifier)
+        opened += [Text(prompt_ids=ids, seed=text_seed(seed, copy, ids), **how) for copy in range(copies)]
     return opened
 
 
@@ -102,7 +117,26 @@ def check_stops(stop: Any, stop_token_ids: Any, *, vocabulary: int) -> list[str]
     return list(strings)
 
 
-def _as_list(prompts: Any) -> list[Prompt]:
+def check_verifiers(verifiers: Any, prompts: Sequence[Prompt]) -> list[Expression]:
+    """One verifier for each prompt; raises InputError where there are more, or fewer.
+
+    >>> check_verifiers([str.islower], ["One", "Two"])
+    Traceback (most recent call last):
+    scone.errors.InputError: verifiers must be one for each of the 2 prompts, got 1
+    """
+    if not isinstance(verifiers, list | tuple):
+        raise InputError(f"verifiers must be a list with one for each prompt, got {verifiers!r}")
+    if len(verifiers) != len(prompts):
+        raise InputError(f"verifiers must be one for each of the {len(prompts)} prompts, got {len(verifiers)}")
+    return [as_verifier(verifier) for verifier in verifiers]
+
+
+def as_list(prompts: Any) -> list[Prompt]:
+    """The prompts of a call as a list, checked.
+
+    >>> as_list("One")
+    ['One']
+    """
     if isinstance(prompts, str):
         prompts = [prompts]
     if not isinstance(prompts, Iterable) or isinstance(prompts, dict):

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from scone.lm import CausalLM
 from scone.output import Step
+from scone.verifier import Expression
 
-__all__ = ["Text", "Writer"]
+__all__ = ["Text", "Writer", "scored"]
 
 _OVERLAP = 8  # prompt tokens decoded with the continuation, so that spaces come out as in the whole text
 
@@ -20,6 +24,8 @@ class Text:
 
     >>> Text("One two", prompt_ids=[3, 4], seed=0, continuation=" three").text
     'One two three'
+    >>> Text("", prompt_ids=[3, 4], seed=0, continuation="Hm, 2 + 2 </think>Four", after="</think>").text
+    'Four'
     """
 
     context: str  # text before the continuation, as the verifier sees it
@@ -33,11 +39,46 @@ class Text:
     finish_reason: str | None = None
     trace: list[Step] = field(default_factory=list)
     stop: tuple[str, ...] = ()  # strings of its own that end it
+    after: str = ""  # the marker from which on the continuation is judged
+    verifier: Expression | None = None  # its own, where texts are not all judged by the same
 
     @property
     def text(self) -> str:
         """What the verifier judges."""
-        return self.context + self.continuation
+        return self.judged(self.continuation)
+
+    def judged(self, continuation: str) -> str:
+        """What the verifier would judge with this continuation."""
+        at = continuation.find(self.after)
+        return self.context + (continuation[at + len(self.after) :] if at >= 0 else "")
+
+    @property
+    def begun(self) -> bool:
+        """Whether the marker has come from which on it is judged."""
+        return self.after in self.continuation
+
+    @property
+    def steered(self) -> bool:
+        """Whether its next token is judged: its marker has come, and a verifier of its own has strength."""
+        return self.begun and (self.verifier is None or any(term.strength for term in self.verifier.terms))
+
+
+def scored(texts: Sequence[Text], verifier: Expression) -> Tensor:
+    """φ of finished texts, each by its own verifier where it has one: (n,); 0 where nothing came that is to be judged.
+
+    >>> from scone.verifier import Verifier
+    >>> long = Verifier.from_callable(lambda texts: [len(text) / 10 for text in texts])
+    >>> waits = Text("", [3], 0, continuation="Hm", after="</think>")
+    >>> scored([Text("One", [3], 0), waits, Text("One", [3], 0, verifier=~long)], long)
+    tensor([0.3000, 0.0000, 0.7000])
+    """
+    own = [text.verifier or verifier for text in texts]
+    phi = torch.zeros(len(texts))
+    for judge in dict.fromkeys(own):
+        rows = [i for i, text in enumerate(texts) if own[i] is judge and text.begun]
+        if rows:
+            phi[rows] = judge.score([texts[i].text for i in rows])
+    return phi
 
 
 class Writer:

@@ -86,7 +86,7 @@ class Writer:
             )
             seconds = time.perf_counter() - began
             total = sum(map(len, out.token_ids)) or 1
-            scores = self._scores(out.texts)
+            scores = self._scores([chunk[i // samples] for i in range(len(out))], out.continuations)
             for i, (continuation, ids) in enumerate(zip(out.continuations, out.token_ids)):
                 share = seconds * len(ids) / total
                 text = Written(chunk[i // samples], continuation, method, i % samples, len(ids), share)
@@ -98,7 +98,7 @@ class Writer:
 
         independent: dict[str, list[float]] = {}
         for attribute, judge in self.judges.items():
-            values = judge.score([text.text for text in texts], attribute.label)
+            values = judge.score([self.engine.finished(t.prompt, t.continuation).text for t in texts], attribute.label)
             independent[attribute.name] = [float(1 - value if attribute.avoid else value) for value in values]
         judged = []
         for i, text in enumerate(texts):
@@ -107,8 +107,14 @@ class Writer:
             judged.append(replace(text, independent=own, nll=float(nll[0]), nll_tokens=int(count[0])))
         return judged
 
-    def _scores(self, texts: Sequence[str]) -> dict[str, list[float]]:
-        return {a.name: verifier.score(texts).tolist() for a, verifier in zip(self.attributes, self.verifiers)}
+    def _scores(self, prompts: Sequence[str], continuations: Sequence[str]) -> dict[str, list[float]]:
+        from scone.text import scored
+
+        scores = {}
+        for attribute, verifier in zip(self.attributes, self.verifiers):
+            texts = [self.engine.finished(*pair, verifier) for pair in zip(prompts, continuations)]
+            scores[attribute.name] = scored(texts, verifier).tolist()
+        return scores
 
 
 class Models:

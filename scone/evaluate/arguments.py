@@ -17,9 +17,10 @@ __all__ = [
     "PROMPTS_HELP", "add_model_arguments", "check_at_least_one", "model_names", "output_folder", "say", "task_prompts",
 ]  # fmt: skip
 
+NEUTRAL = "neutral"
 PROMPTS_HELP = (
-    f"file of prompts, or a data set of the paper ({', '.join(DATASETS)}), with :FILE for a local copy, "
-    "instead of the built-in prompts"
+    f"file of prompts, or a data set ({', '.join(DATASETS)}), with :FILE for a local copy, instead of the built-in "
+    f"prompts; for topic also {NEUTRAL}: prompts that suggest none"
 )
 
 
@@ -55,8 +56,8 @@ def _label(text: str) -> tuple[str, str]:
 
 def task_prompts(task: Task, given: str | None) -> list[Prompt]:
     """Those that come with the package, a data set (`imdb`, or `imdb:FILE` for a local copy), or a file of prompts."""
-    if given is None:
-        return builtin_prompts(task)
+    if given is None or given == NEUTRAL:
+        return builtin_prompts(task, given or "")
     name, _, file = given.partition(":")
     if name in DATASETS:
         return load_dataset_prompts(name, Path(file) if file else None)

@@ -47,6 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, default=10, help="generations a prompt (default: 10)")
     parser.add_argument("--max-new-tokens", type=int, default=25, help="the paper has 60 for topic (default: 25)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--verdict", choices=["text", "continuation"], default="text",
+        help="what is judged, by verifier and judge: prompt and continuation, or the latter alone (default: text)",
+    )  # fmt: skip
     parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--engine", choices=["local", "ray"], default="local", help="here, or a Ray cluster")
     parser.add_argument("--actors", type=int, default=2, help="of Ray, each with the models (default: 2)")
@@ -74,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         prompts[name] = pick_evenly(all_prompts, count) if count else all_prompts
     plan = Plan(
         prompts, methods, model_names(args), samples, args.max_new_tokens, args.seed,
-        tuple(scorer for scorer in SCORERS if scorer != "judge" or not args.no_judge),
+        tuple(scorer for scorer in SCORERS if scorer != "judge" or not args.no_judge), args.verdict,
     )  # fmt: skip
     folder = output_folder(args.out)
     with (folder / "runs.jsonl").open("a", encoding="utf-8") as file:

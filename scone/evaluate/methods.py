@@ -8,7 +8,7 @@ scone        the decoder; scone:paper and scone:fast are presets, scone:strength
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from scone.errors import InputError
 from scone.evaluate.continuations import PAD, continue_batch, truncated
 from scone.evaluate.cost import note_sequences
 from scone.evaluate.models import Models
+from scone.lm import CausalLM
 from scone.lookahead.parts import MASKED_LM
 from scone.reweigh import reweigh
 from scone.seeds import derive
@@ -65,6 +66,18 @@ class Job:
     samples: int
     max_new_tokens: int
     seed: int
+    verdict: str = "text"  # what is judged, as of SconeConfig
+
+    @property
+    def judged_prompt(self) -> str:
+        """As much of the prompt as is judged."""
+        return "" if self.verdict == "continuation" else self.prompt
+
+    def judged(self, lm: CausalLM, continuations: Iterable[Sequence[int]]) -> list[str]:
+        """What is judged of the prompt with each of some continuations."""
+        prompt_ids = lm.encode(self.prompt)
+        start = len(lm.decode(prompt_ids)) if self.verdict == "continuation" else 0
+        return [lm.decode([*prompt_ids, *ids])[start:] for ids in continuations]
 
 
 def parse_method(text: str) -> Method:
@@ -141,9 +154,7 @@ def _best_of_n(method: Method, models: Models, job: Job) -> list[list[int]]:
     """For each sample the best of `tries` by the verifier."""
     assert method.tries is not None  # the runner has measured it
     drawn = _sample(models, job, job.samples * method.tries, top_p=0.9, min_p=0.1, top_k=50)
-    prompt_ids = models.lm.encode(job.prompt)
-    texts = [models.lm.decode([*prompt_ids, *ids]) for ids in drawn]
-    phi = models.score(job.target, job.avoid)(texts).reshape(job.samples, method.tries)
+    phi = models.score(job.target, job.avoid)(job.judged(models.lm, drawn)).reshape(job.samples, method.tries)
     return [drawn[sample * method.tries + int(phi[sample].argmax())] for sample in range(job.samples)]
 
 
@@ -151,17 +162,16 @@ def _best_of_n(method: Method, models: Models, job: Job) -> list[list[int]]:
 def _myopic(method: Method, models: Models, job: Job) -> list[list[int]]:
     """Candidates and reweighing as in SConE, with φ(prefix + candidate) in the place of q."""
     lm, score = models.lm, models.score(job.target, job.avoid)
-    prompt_ids = lm.encode(job.prompt)
     generator = torch.Generator().manual_seed(derive(job.seed, job.prompt))
     config = SconeConfig(strength=float(method.strength or 0))
-    state = lm.select(lm.prefill([prompt_ids]), torch.zeros(job.samples, dtype=torch.int64))
+    state = lm.select(lm.prefill([lm.encode(job.prompt)]), torch.zeros(job.samples, dtype=torch.int64))
     tokens = torch.full((job.samples, job.max_new_tokens), PAD)
     alive = torch.ones(job.samples, dtype=torch.bool)
     stops = torch.tensor(sorted(lm.stop_ids), dtype=torch.int64)
     for position in range(job.max_new_tokens):
         candidates, log_p = truncated(state.logits.cpu(), 10)  # (samples, 10)
         rows = [tokens[i, :position].tolist() if alive[i] else [] for i in range(job.samples)]
-        texts = [lm.decode([*prompt_ids, *row, c]) for row, some in zip(rows, candidates.tolist()) for c in some]
+        texts = job.judged(lm, ([*row, c] for row, some in zip(rows, candidates.tolist()) for c in some))
         phi = torch.from_numpy(np.asarray(score(texts))).reshape(candidates.shape)
         p_star = reweigh(log_p.double(), phi[None], config.reweigh, strength=config.strength).exp()
         drawn = candidates.gather(1, torch.multinomial(p_star, 1, generator=generator))[:, 0]
@@ -175,7 +185,8 @@ def _myopic(method: Method, models: Models, job: Job) -> list[list[int]]:
 
 def _scone(method: Method, models: Models, job: Job) -> list[list[int]]:
     assert method.config is not None
-    engine = models.engine(job.target, job.avoid, method.config)
+    config = method.config.replace(verdict=job.verdict) if job.verdict != "text" else method.config
+    engine = models.engine(job.target, job.avoid, config)
     out = engine.generate(
         [job.prompt], max_new_tokens=job.max_new_tokens, num_return_sequences=job.samples, seed=job.seed
     )

@@ -45,6 +45,7 @@ class Plan:
     max_new_tokens: int = 25
     seed: int = 0
     scorers: tuple[str, ...] = SCORERS
+    verdict: str = "text"
 
 
 class Store:
@@ -128,7 +129,7 @@ def _missing(plan: Plan, task_name: str, methods: Sequence[Method], store: Store
 def _job(plan: Plan, task: Task, prompt: Prompt) -> Job:
     target = prompt.target or task.target
     assert target is not None  # prompts are checked when they are read
-    return Job(prompt.text, target, task.avoid, plan.samples, plan.max_new_tokens, plan.seed)
+    return Job(prompt.text, target, task.avoid, plan.samples, plan.max_new_tokens, plan.seed, plan.verdict)
 
 
 def _tries_that_fit(plan: Plan, task: str, store: Store, folder: Path) -> int:

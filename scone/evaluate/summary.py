@@ -79,7 +79,8 @@ def read_run(folder: Path) -> list[Batch]:
     scores = {(record["of"], record["scorer"]): record["values"] for record in Records(folder / "scores.jsonl")}
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in sorted(samples, key=lambda record: record["place"]):
-        groups.setdefault((record["task"], record["method"], record["setup"]), []).append(record)
+        method = record["method"] + (", continuation judged" if record.get("verdict") == "continuation" else "")
+        groups.setdefault((record["task"], method, record["setup"]), []).append(record)
     names = [(task, method) for task, method, _ in groups]
     batches = []
     for (task, method, setup), records in groups.items():

@@ -48,14 +48,17 @@ TASKS = {
 }
 
 
-def builtin_prompts(task: Task) -> list[Prompt]:
-    """The prompts written for this project.
+def builtin_prompts(task: Task, kind: str = "") -> list[Prompt]:
+    """The prompts written for this project, or those of another kind: of topic, "neutral" ones suggest no topic.
 
-    >>> len(builtin_prompts(TASKS["sentiment"]))
-    60
+    >>> len(builtin_prompts(TASKS["sentiment"])), len(builtin_prompts(TASKS["topic"], "neutral"))
+    (60, 40)
     """
-    text = resources.files("scone.evaluate").joinpath("prompts", f"{task.prompts}.jsonl").read_text(encoding="utf-8")
-    return _parse(text.splitlines(), task, f"{task.prompts}.jsonl")
+    name = f"{task.prompts}-{kind}.jsonl" if kind else f"{task.prompts}.jsonl"
+    file = resources.files("scone.evaluate").joinpath("prompts", name)
+    if not file.is_file():
+        raise InputError(f"prompts must be of a kind that the task {task.name} has, got {kind!r}")
+    return _parse(file.read_text(encoding="utf-8").splitlines(), task, name)
 
 
 def read_prompts(path: Path, task: Task) -> list[Prompt]:

@@ -42,4 +42,4 @@ def next_token_after(
 def _text(engine: Scone, prompt: Sequence[int], seed: int) -> Text:
     """As `generate` opens the first copy of a prompt."""
     ids = list(prompt)
-    return Text(engine.parts.lm.decode(ids), ids, text_seed(seed, 0, ids))
+    return Text(prompt_ids=ids, seed=text_seed(seed, 0, ids), **engine.judging(engine.parts.lm.decode(ids)))

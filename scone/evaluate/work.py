@@ -58,7 +58,8 @@ def facts_of(task: str, method: Method, job: Job, models: Models) -> Record:
         used["label"] = models.label(job.target)
     if method.uses_masked_lm:
         used["masked_lm"] = models.fingerprints.masked_lm
-    return {"task": task, "method": method.settings, "job": asdict(job), "models": used}
+    about = {name: value for name, value in asdict(job).items() if (name, value) != ("verdict", "text")}  # as before
+    return {"task": task, "method": method.settings, "job": about, "models": used}
 
 
 def setup_of(facts: Record) -> str:
@@ -100,7 +101,7 @@ def _write(item: Item, models: Models) -> tuple[Record, Record]:
     continuations = [models.lm.decode([*prompt_ids, *ids])[len(start) :] for ids in drawn]
     present = [i for i, continuation in enumerate(continuations) if continuation.strip()]
     score = models.score(job.target, job.avoid)
-    texts = [job.prompt + continuations[i] for i in present] + [continuations[i] for i in present]
+    texts = [job.judged_prompt + continuations[i] for i in present] + [continuations[i] for i in present]
     phi = score(texts).reshape(2, -1) if present else np.zeros((2, 0))
     samples: list[Record | None] = [None] * job.samples
     for i, of_text, of_continuation in zip(present, *phi):
@@ -123,6 +124,7 @@ def _write(item: Item, models: Models) -> tuple[Record, Record]:
         "target": job.target,
         "max_new_tokens": job.max_new_tokens,
         "seed": job.seed,
+        "verdict": job.verdict,
         "samples": samples,  # null: missing
     }
     if error is not None:
@@ -165,7 +167,7 @@ def _score(item: Item, models: Models, samples: Record, scorer: str) -> Record:
         for i, total, count in zip(present, nll, tokens):
             values[i] = [round(float(total), 4), int(count)]
     elif present:
-        texts = [item.job.prompt + continuation for continuation in continuations]
+        texts = [item.job.judged_prompt + continuation for continuation in continuations]
         for i, value in zip(present, models.judge_score(item.job.target, item.job.avoid)(texts)):
             values[i] = round(float(value), 6)
     record["values"] = values

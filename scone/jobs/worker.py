@@ -56,14 +56,20 @@ class Worker:
         return line
 
     def _write(self, lines: Sequence[Line]) -> list[Record]:
+        from scone.text import scored
+
         job = self.job
+        prompts = [line.prompt for line in lines if line.prompt is not None]
         out = self.engine.generate(
-            [line.prompt for line in lines if line.prompt is not None],
+            prompts,
             max_new_tokens=job.max_new_tokens,
             num_return_sequences=job.samples,
             seed=job.seed,
         )
-        scores = {name: judge.score(out.texts).tolist() for name, judge in self.judges.items()}
+        scores = {}
+        for name, judge in self.judges.items():
+            texts = [self.engine.finished(prompts[i // job.samples], c, judge) for i, c in enumerate(out.continuations)]
+            scores[name] = scored(texts, judge).tolist()
         records = []
         for i, (text, continuation, ids, reason) in enumerate(
             zip(out.texts, out.continuations, out.token_ids, out.finish_reasons)

@@ -97,7 +97,7 @@ class Query:
         """(terms, rows): φ of texts, equally many for each candidate, those of a candidate side by side."""
         if not self.verifiers:
             return self.parts.score(texts)
-        return score_each(self._by_row(texts), lambda leaf, rows: leaf.evaluate([texts[i] for i in rows]))
+        return score_each(self.by_row(len(texts)), lambda leaf, rows: leaf.judged([texts[i] for i in rows]))
 
     def score_expected(self, texts: Sequence[str], means: Sequence[Tensor]) -> Tensor:
         """The same of texts that go on with tokens known by their mean embeddings, (rows, tokens, D) a reader."""
@@ -108,11 +108,17 @@ class Query:
         def expected(leaf: Any, rows: list[int]) -> Tensor:
             return leaf.value_of_expected([texts[i] for i in rows], of[leaf.key][rows])
 
-        return score_each(self._by_row(texts), expected)
+        return score_each(self.by_row(len(texts)), expected)
 
-    def _by_row(self, texts: Sequence[str]) -> list[Expression]:
+    def by_row(self, rows: int) -> list[Expression]:
+        """The verifier of each of some rows, equally many for each candidate, where candidates have their own."""
         count = len(self.verifiers)
-        return [self.verifiers[i * count // len(texts)] for i in range(len(texts))]
+        return [self.verifiers[i * count // rows] for i in range(rows)]
+
+    @property
+    def asked(self) -> int:
+        """Rows that verifiers read where each judges one row a candidate."""
+        return sum(len(own.leaves) for own in self.verifiers or [self.parts.verifier] * len(self.texts))
 
     def show(self, who: Lookahead, read: Callable[[], Sequence[str]]) -> None:
         """Keep the texts that a lookahead reads behind the candidates, those of a candidate side by side."""

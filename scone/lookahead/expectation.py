@@ -46,7 +46,7 @@ class Expectation(Lookahead):
         with query.timer("estimate"):
             q = query.score_expected(query.written, means)
         rows, more = len(query.written), tokens - 1
-        return Answer(q, Cost(lm_rows=rows * more, lm_passes=more, verifier_rows=rows * len(parts.readers)))
+        return Answer(q, Cost(lm_rows=rows * more, lm_passes=more, verifier_rows=query.asked))
 
     def instead(self, missing: frozenset[str]) -> Lookahead | None:
         """Without embeddings, drawn tokens that the verifier reads as text; without the LM, the masked LM expects."""

@@ -86,17 +86,16 @@ class Gibbs(Lookahead):
         estimates = []
         for sample in kept:
             with query.timer("estimate"):
-                estimates.append(self.estimate.of(parts, chains, sample, self.temperature))  # (terms, rows)
+                estimates.append(self.estimate.of(query, chains, sample, self.temperature))  # (terms, rows)
         query.show(self, lambda: self._read(parts, chains, kept))
         q = torch.stack(estimates).mean(0).unflatten(1, (-1, self.chains)).mean(-1)
         carried = None
         if self.start.carries:
             last = chains.with_ids(kept[-1].ids).futures()
             carried = [last[i * self.chains : (i + 1) * self.chains] for i in range(n)]
-        rows = n * self.chains
         cost += Cost(
             masked_lm_rows=read + len(kept) * self.estimate.rows_read(chains),
-            verifier_rows=rows * len(kept) * len(parts.verifier.leaves),
+            verifier_rows=self.chains * len(kept) * query.asked,
         )
         return Answer(q, cost, carried)
 

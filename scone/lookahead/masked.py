@@ -50,7 +50,7 @@ class Masked(Lookahead):
         query.show(self, lambda: self._likeliest(query, hidden, length))
         with query.timer("estimate"):
             q = query.score_expected(query.written, [mean.unflatten(0, (n, length)) for mean in means])
-        return Answer(q, Cost(masked_lm_rows=n, verifier_rows=n * len(parts.readers)))
+        return Answer(q, Cost(masked_lm_rows=n, verifier_rows=query.asked))
 
     def _likeliest(self, query: Query, hidden: Tensor, length: int) -> list[str]:
         """What the likeliest tokens read as; almost without temperature noise plays no part."""

@@ -35,4 +35,4 @@ class Nothing(Lookahead):
                 q = query.score_expected(
                     query.written, [leaf.table.new_empty(n, 0, leaf.table.shape[1]) for leaf in parts.readers]
                 )
-        return Answer(q, Cost(verifier_rows=len(query.written) * len(parts.verifier.leaves)))
+        return Answer(q, Cost(verifier_rows=query.asked))

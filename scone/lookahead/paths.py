@@ -52,7 +52,7 @@ class Paths(Lookahead):
         return self.horizon(remaining)
 
     def judge(self, query: Query) -> Answer:
-        parts, lm = query.parts, query.parts.lm
+        lm = query.parts.lm
         tokens, rows = self.horizon(query.remaining), len(query.written) * self.count
         read = query.read
         with query.timer("look ahead"):
@@ -73,7 +73,7 @@ class Paths(Lookahead):
         cost = Cost(
             lm_rows=rows * (tokens - 1),
             lm_passes=tokens - 1,
-            verifier_rows=rows * len(parts.verifier.leaves),
+            verifier_rows=self.count * query.asked,
         )
         return Answer(q.unflatten(1, (-1, self.count)).mean(-1), cost)
 

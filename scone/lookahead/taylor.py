@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -10,8 +10,9 @@ from torch import Tensor
 
 import scone_kernels as kernels
 from scone.lm import MaskedLM
+from scone.lookahead.base import Query
 from scone.lookahead.chains import Chains, Sample, marginals
-from scone.lookahead.parts import ANYWHERE, EMBEDDINGS, GRADIENTS, Parts
+from scone.lookahead.parts import ANYWHERE, EMBEDDINGS, GRADIENTS, Parts, score_each
 from scone.options import Options, choice, flag, number, option
 from scone.verifier import EmbeddingVerifier, Leaf
 
@@ -37,13 +38,23 @@ class Estimate(Options):
         """(R,) float32: q of each row under one verifier."""
         raise NotImplementedError
 
-    def of(self, parts: Parts, chains: Chains, sample: Sample, temperature: float) -> Tensor:
-        """(terms, R): q of each row under each term of the verifier."""
+    def of(self, query: Query, chains: Chains, sample: Sample, temperature: float) -> Tensor:
+        """(terms, R): q of each row under each term of its verifier."""
+        parts = query.parts
         ready = self.prepare(parts.masked_lm, chains, sample)
-        leaves = parts.verifier.leaves
-        return parts.combine(
-            {leaf.key: parts.near(self.value(leaf, parts, chains, ready, temperature)) for leaf in leaves}
-        )
+        if not query.verifiers:
+            leaves = parts.verifier.leaves
+            return parts.combine(
+                {leaf.key: parts.near(self.value(leaf, parts, chains, ready, temperature)) for leaf in leaves}
+            )
+
+        def of_some(leaf: Leaf, rows: list[int]) -> Tensor:
+            if isinstance(leaf, EmbeddingVerifier):  # whose conditionals are those of all rows
+                return self.value(leaf, parts, chains, ready, temperature)[rows]
+            own = torch.tensor(rows, device=ready.ids.device)
+            return self.value(leaf, parts, chains.rows(own), replace(ready, ids=ready.ids[own]), temperature)
+
+        return score_each(query.by_row(len(chains.ids)), of_some)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scone.decode import Scone
 from scone.errors import InputError, SconeError
@@ -20,7 +20,7 @@ from scone.serve.guard import Guard
 from scone.serve.metrics import Metrics
 from scone.serve.orders import Order
 from scone.serve.steering import Steering
-from scone.text import Text
+from scone.text import Text, scored
 from scone.verifier import Expression
 
 __all__ = ["Desk", "Full", "Job", "News"]
@@ -221,7 +221,9 @@ class Desk:
     def _end(self, seats: Sequence[_Seat], visible: Sequence[int]) -> None:
         """φ of finished texts, and their last words: a guarded text that fails keeps what was held back to itself."""
         for seat, upto in zip(seats, visible):
-            scores = {name: float(wish.score(seat.text.text)) for name, wish in seat.job.wishes.items()}
+            prompt = seat.job.order.prompts[seat.index // seat.job.order.n]
+            own = {name: replace(seat.text, verifier=wish.about(prompt)) for name, wish in seat.job.wishes.items()}
+            scores = {name: float(scored([text], seat.job.wishes[name])) for name, text in own.items()}
             phi = math.prod(scores.values())
             if seat.guard is not None and phi < seat.guard.threshold:
                 seat.text.finish_reason = "content_filter"

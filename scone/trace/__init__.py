@@ -31,9 +31,9 @@ class Told:
     ''
     """
 
-    prompt: str  # empty for a chat, of which the verifier judges the reply alone
+    prompt: str  # empty where the continuation alone is judged, as of a chat
     continuation: str
-    score: float  # φ of the whole
+    score: float  # φ of what is judged
     finish_reason: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""  # what tells texts of different settings apart

@@ -27,7 +27,7 @@ from scone.lm import (
     sent,
     special_frame,
 )  # fmt: skip
-from scone.verifier.algebra import Expression, Leaf
+from scone.verifier.algebra import Expression, Leaf, mean
 from scone_kernels.inference import accelerate
 
 __all__ = ["EmbeddingVerifier", "Linearised", "Verifier"]
@@ -68,6 +68,25 @@ class _CallableVerifier(Leaf):
             )
         check_finite(scores, f"the verifier {self.name}")
         return _probabilities(scores, self.name)
+
+
+class _ConversationVerifier(Leaf):
+    reads_conversations = True
+
+    def __init__(self, function: Callable[[Any, list[str]], Any], strength: float = 1.0) -> None:
+        super().__init__(strength)
+        self.function = function
+        self.name = getattr(function, "__name__", type(function).__name__)
+
+    def told(self, prompt: Any) -> Leaf:
+        leaf = _CallableVerifier(partial(self.function, prompt), self.strength)
+        leaf.name, leaf.key = self.name, (self.key, str(prompt))
+        return leaf
+
+    def evaluate(self, texts: Sequence[str]) -> Tensor:
+        raise InputError(
+            f"verifier {self.name} reads conversations and must be told the prompt, as in verifier.about(prompt), got none"
+        )
 
 
 class EmbeddingVerifier(Leaf):
@@ -279,6 +298,26 @@ class Verifier(EmbeddingVerifier):
         tensor([0.5000])
         """
         return _CallableVerifier(function, strength)
+
+    @staticmethod
+    def of_conversation(function: Callable[[Any, list[str]], Any], *, strength: float = 1.0) -> Leaf:
+        """A verifier from `function(prompt, replies) -> scores`: the prompt as it was given, and some replies to it.
+
+        >>> polite = Verifier.of_conversation(lambda prompt, replies: [float("please" in reply) for reply in replies])
+        >>> polite.about("May I?").score(["Yes, please."])
+        tensor([1.])
+        """
+        return _ConversationVerifier(function, strength)
+
+    @staticmethod
+    def mean(*verifiers: Expression, weights: Sequence[float] | None = None) -> Expression:
+        """The weighted mean of verifiers: to please several at once is harder than to game one.
+
+        >>> positive = Verifier.from_pretrained("embedded:sentiment", target="positive")
+        >>> Verifier.mean(positive, ~positive).score("What a film.")
+        tensor([0.5000])
+        """
+        return mean(*verifiers, weights=weights)
 
     @staticmethod
     def of(thing: Any, *, target: str | int | None = None) -> Expression:

@@ -44,6 +44,16 @@ class Reading(Leaf):
         self.view = view
         self.name = inner.name
 
+    @property
+    def reads_conversations(self) -> bool:  # type: ignore[override]
+        """Whether the verifier that reads has to be told the prompt."""
+        return self.inner.reads_conversations
+
+    def told(self, prompt: Any) -> Leaf:
+        leaf = reading(self.inner.told(prompt), self.view)
+        leaf.strength, leaf.key = self.strength, (self.key, str(prompt))
+        return leaf
+
     def evaluate(self, texts: Sequence[str]) -> Tensor:
         return self.inner.evaluate([self.shown(text) for text in texts])
 

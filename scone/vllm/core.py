@@ -21,12 +21,11 @@ from scone.errors import InputError
 from scone.lm import Candidates, propose
 from scone.lookahead import Draft, Expectation, Lookahead, Masked, Mix, Nothing, Parts
 from scone.lookahead.parts import LM_STATES
-from scone.loop import Judged, Loop, judge
+from scone.loop import Judged, Loop, judge, own_verifiers, strengths_of
 from scone.output import Timer
 from scone.reweigh import reweigh
 from scone.seeds import text_seed
 from scone.text import Text, Writer
-from scone.verifier import Expression
 from scone.vllm.asked import Asked
 from scone.vllm.models import Models
 
@@ -42,11 +41,14 @@ class Served(Text):
     """A text of one request: what was asked for, and what a lookahead carries on with each token that may come."""
 
     asked: Asked = field(default_factory=Asked)
-    verifier: Expression | None = None
     writer: Any = None
     max_tokens: int | None = None
-    begin: int | None = 0  # where in the continuation that is judged begins; None: its marker has not come yet
     next: dict[int, Any] = field(default_factory=dict)  # by token
+
+    @property
+    def steered(self) -> bool:
+        """Whether its next token is judged: its marker has come, and its request asks for control or for a bound."""
+        return self.begun and (self.asked.strength > 0 or self.asked.below > 0)
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Controller:
             verifier=self.models.verifier(asked),
             writer=Writer(tokenizer, stop=[stop] if isinstance(stop, str) else list(stop), stop_token_ids=list(ids)),
             max_tokens=getattr(params, "max_tokens", None),
-            begin=None if asked.after else 0,
+            after=asked.after,
         )
 
     @torch.no_grad()
@@ -109,8 +111,7 @@ class Controller:
                 log.error("a text is ended, for it cannot be followed: %s", error)
                 new[b] = self._ended(text, logits[b])
                 continue
-            wanted = text.begin is not None and (text.asked.strength > 0 or text.asked.below > 0)
-            if wanted and bool(logits[b].isfinite().any()) and not bool(logits[b].isnan().any()):
+            if text.steered and bool(logits[b].isfinite().any()) and not bool(logits[b].isnan().any()):
                 groups.setdefault(self._group(text), []).append(b)
         for group, rows in groups.items():
             members = [texts[b] for b in rows]
@@ -138,8 +139,6 @@ class Controller:
             text.carried = text.next.get(ids[-1], text.carried)
         text.next, text.new_ids = {}, ids
         text.continuation, _ = text.writer.continuation(text)
-        if text.begin is None and text.asked.after in text.continuation:
-            text.begin = text.continuation.index(text.asked.after) + len(text.asked.after)
 
     def _group(self, text: Served) -> _Group:
         left = _FAR if text.max_tokens is None else text.max_tokens - len(text.new_ids) - 1
@@ -157,10 +156,10 @@ class Controller:
         candidates = Candidates(found.tokens, found.log_p.masked_fill(beyond, -torch.inf))
         lookahead = self._lookahead(group.lookahead)
         config = SconeConfig(lookahead=lookahead, min_mass=group.min_mass, context_window=self.settings.context_window)
-        loop = Loop(self.models.parts, config, lookahead, _Writers(), timer=self.timer, verifier_of=_verifier)
+        loop = Loop(self.models.parts, config, lookahead, _Writers(), timer=self.timer)
         judged = judge(loop, texts, candidates, None, [group.remaining] * len(texts))
         _carry(texts, candidates, judged)
-        strengths = _strengths(texts, len(judged.q))
+        strengths = strengths_of(own_verifiers(texts, self.models.parts))
         log_p_star = reweigh(candidates.log_p, judged.q, config.reweigh, strength=1.0, strengths=strengths)
         holds = judged.q.prod(0)  # (B, K)
         scores = torch.full_like(logits, -torch.inf)
@@ -199,18 +198,13 @@ class Controller:
 
 
 class _Writers(Writer):
-    """Each text has a writer of its own, and may be judged from a marker on."""
+    """Each text has a writer of its own."""
 
     def __init__(self) -> None:
         """There is nothing that all texts share."""
 
     def continuation(self, text: Any, token: int | None = None) -> tuple[str, bool]:
-        written, ended = text.writer.continuation(text, token)
-        return written[text.begin or 0 :], ended
-
-
-def _verifier(text: Any) -> Expression:
-    return text.verifier
+        return text.writer.continuation(text, token)
 
 
 def _carry(texts: Sequence[Served], candidates: Candidates, judged: Judged) -> None:
@@ -218,12 +212,6 @@ def _carry(texts: Sequence[Served], candidates: Candidates, judged: Judged) -> N
     if judged.carried is not None:
         for (b, k), row in judged.place.items():
             texts[b].next[int(candidates.tokens[b, k])] = judged.carried[row]
-
-
-def _strengths(texts: Sequence[Served], terms: int) -> Tensor:
-    """(terms, B), 0 for terms that a text lacks."""
-    own = [[term.strength for term in text.verifier.terms] for text in texts]  # type: ignore[union-attr]
-    return torch.tensor([[*row, *[0.0] * (terms - len(row))] for row in own]).T
 
 
 def _sight(lookahead: Lookahead, parts: Parts) -> int:

@@ -87,3 +87,25 @@ def test_the_independent_judge_is_turned_round_too(loaded):
     texts = [Written("", text, "plain", 0, 3, 1.0) for text in (TOXIC, KIND)]
     toxic, kind = (text.independent for text in writer.judge(texts))
     assert toxic["not toxic"] < 0.5 < kind["not toxic"] and toxic["positive"] < 0.5 < kind["positive"]
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({}, "The film bad"),
+        ({"verdict": "continuation"}, " bad"),
+        ({"after": "bad"}, "The film"),
+        ({"after": "no"}, ""),
+    ],
+)
+def test_scores_are_of_what_is_judged(loaded, options, shown):
+    """By the verifier that steers and by the independent judge; nothing that came is satisfied by nothing."""
+    writer = Models("a", "embedded").writer(wishes("positive"), SconeConfig(particles=1, **options))
+    (own,) = writer._scores(["The film"], [" bad"])["positive"]
+    expected = float(writer.verifiers[0].score(shown)) if shown else 0.0
+    assert own == pytest.approx(expected, abs=1e-6)
+    if shown:
+        text = Written("The film", " bad", "plain", 0, 1, 0.0)
+        (judged,) = writer.judge([text])
+        (judge,) = writer.judges.values()
+        assert judged.independent["positive"] == pytest.approx(float(judge.score([shown], "positive")[0]))

@@ -86,6 +86,29 @@ def desk(steering):
     opened.close()
 
 
+@pytest.mark.parametrize("options", [{"verdict": "continuation"}, {"after": "e"}])
+def test_what_is_judged_is_as_the_options_say(steering, options):
+    """A server's φ is the engine's, by verdict and marker, and a verifier of conversations is told the prompt."""
+    talk = Verifier.of_conversation(lambda prompt, replies: [len(r) / (9 + len(str(prompt)) + len(r)) for r in replies])
+    own = Steering(
+        steering.engine.with_config(**options),
+        verifiers={"kind": steering.engine.verifier, "talk": talk},
+        default=["kind"],
+    )
+    desk = Desk(own, batch=4)
+    try:
+        for names in (["kind"], ["kind", "talk"]):
+            asked = order(scone={"attribute": names}, max_tokens=8)
+            pieces, (last,) = Client(desk, asked).heard()
+            engine = own.engine_for(asked)[0]
+            out = engine.generate(asked.prompts, max_new_tokens=8, seed=asked.seed)
+            assert pieces == out.continuations
+            assert last.phi == pytest.approx(float(out.scores[0]), abs=1e-5)
+            assert list(last.scores) == names
+    finally:
+        desk.close()
+
+
 # What is asked for
 
 

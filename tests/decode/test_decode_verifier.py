@@ -8,7 +8,7 @@ import torch
 from transformers import GPT2Config, GPT2ForSequenceClassification
 
 from scone.decode import Scone, SconeConfig, Verifier
-from scone.errors import ConfigError
+from scone.errors import ConfigError, InputError
 from scone.lookahead import AtSample, Expectation, Gibbs, Masked, Mix, Nothing, Paths, Taylor
 from scone.verifier import EmbeddingVerifier
 
@@ -85,6 +85,54 @@ def test_algebra(positive: Verifier) -> None:
     assert ~~positive is positive
     assert torch.equal((~~positive).score(TEXTS), a)
     assert len((positive & positive).leaves) == 1
+
+
+def test_either_and_the_mean(positive: Verifier) -> None:
+    other = Verifier(*tiny.classifier(seed=8), target="positive")
+    a, b = positive.score(TEXTS), other.score(TEXTS)
+    either, both = 1 - (1 - a) * (1 - b), (a + b) / 2
+    assert torch.allclose((positive | other).score(TEXTS), either)
+    assert torch.allclose((positive | other | ~positive).score(TEXTS), 1 - (1 - either) * a)
+    assert torch.allclose(((positive & other) | ~other).score(TEXTS), 1 - (1 - a * b) * b)
+    assert torch.allclose(Verifier.mean(positive, other).score(TEXTS), both)
+    assert torch.allclose(Verifier.mean(positive, ~other, weights=(3, 1)).score(TEXTS), (3 * a + 1 - b) / 4)
+    assert torch.allclose((~Verifier.mean(positive, other)).score(TEXTS), 1 - both)
+    assert torch.allclose((positive | other).at_least(0.9).score(TEXTS), (either / 0.9).clamp(max=1))
+    end = Verifier.mean(positive, other).reading(lambda text: text[-4:])
+    ends = [text[-4:] for text in TEXTS]
+    assert torch.allclose(end.score(TEXTS), (positive.score(ends) + other.score(ends)) / 2)
+    assert len(Verifier.mean(positive, positive | other).leaves) == 2
+
+
+def test_either_and_the_mean_are_one_term_with_one_strength(positive: Verifier) -> None:
+    other = Verifier(*tiny.classifier(seed=8), target="positive")
+    for whole in (positive | other, Verifier.mean(positive, other)):
+        assert [term.strength for term in (whole.with_strength(3) & positive).terms] == [3.0, 1.0]
+        assert whole.with_strength(3).reading(str.strip).strength == 3
+    strong = positive.with_strength(2) | other.with_strength(2)
+    assert strong.strength == 2 and [term.strength for term in (~strong).terms] == [2.0, 2.0]
+    with pytest.raises(ConfigError, match=r"strength must be one for all of \| and of a mean, .* got 2, 1"):
+        _ = positive.with_strength(2) | other
+    with pytest.raises(ConfigError, match="strength must be one for all"):
+        Verifier.mean(positive, other, positive.with_strength(2))
+    with pytest.raises(ConfigError, match="weights must be a number above 0 for each of the 2 verifiers"):
+        Verifier.mean(positive, other, weights=(1, 0))
+    with pytest.raises(InputError, match="verifiers of a mean must be one Verifier or more"):
+        Verifier.mean(positive, str.islower)
+    with pytest.raises(TypeError):
+        _ = positive | str.islower
+
+
+@pytest.mark.parametrize("lookahead", [Expectation(tokens=2), Masked(tokens=3), Gibbs(tokens=4, estimate=Taylor())])
+def test_either_and_the_mean_look_ahead_through_their_parts(positive: Verifier, lookahead: object) -> None:
+    """Each part is estimated in expectation, through its own bridge, and then they are combined."""
+    other = Verifier(*tiny.classifier(tiny.unigram(), seed=8), target="positive")
+    config = SconeConfig(particles=1, min_mass=0, top_k=4, lookahead=lookahead)
+    start = Scone(tiny.llama(), tiny.masked_lm("bert"), positive, config)
+    q = {name: start.with_verifier(verifier).next_token("the movie was").q for name, verifier in (
+        ("a", positive), ("b", other), ("or", positive | other), ("mean", Verifier.mean(positive, other)))}  # fmt: skip
+    assert torch.allclose(q["or"], 1 - (1 - q["a"]) * (1 - q["b"]), atol=1e-5)
+    assert torch.allclose(q["mean"], (q["a"] + q["b"]) / 2, atol=1e-5)
 
 
 def test_strengths_follow_their_verifier(positive: Verifier) -> None:

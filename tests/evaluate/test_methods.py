@@ -1,5 +1,6 @@
 """Every method writes what it should, on tiny real models."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -60,6 +61,25 @@ def test_myopic_with_great_strength_takes_the_best_candidate(models):
     phi = models.score("positive")([models.lm.decode([*models.lm.encode("the film was"), c]) for c in candidates])
     best = candidates[int(phi.argmax())]
     assert ids == (() if best in models.lm.stop_ids else (best,))
+
+
+@pytest.mark.parametrize("name", ["bon:2", "myopic", "scone:top_k=4"])
+def test_methods_judge_what_the_verdict_says(models, monkeypatch, name):
+    """φ of continuations alone, where that is asked for; else of texts with their prompt."""
+    seen = []
+
+    real = models.score
+    monkeypatch.setattr(models, "score", lambda *of: lambda texts: (seen.extend(texts), real(*of)(texts))[1])
+    for verdict in ("text", "continuation"):
+        seen.clear()
+        job = dataclasses.replace(JOB, verdict=verdict)
+        drawn = methods.generate(methods.parse_method(name), models, job)
+        assert drawn and all(text.startswith("the film was") == (verdict == "text") for text in seen)
+        assert bool(seen) == (not name.startswith("scone"))
+        if name.startswith("scone"):
+            config = methods.parse_method(name).config.replace(verdict=verdict)
+            engine = models.engine("positive", False, config)
+            assert drawn == engine.generate([JOB.prompt], max_new_tokens=6, num_return_sequences=4, seed=3).token_ids
 
 
 def test_myopic_without_strength_is_topk10(models):

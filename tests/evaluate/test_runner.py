@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from scone.evaluate import runner, work
-from scone.evaluate.methods import parse_method
+from scone.evaluate.methods import Job, parse_method
 from scone.evaluate.records import Records
 from scone.evaluate.runner import Plan, execute
+from scone.evaluate.summary import read_run
 from scone.evaluate.tasks import Prompt
 
 PROMPTS = [Prompt("the film was", "a"), Prompt("the food is", "b"), Prompt("so very", "b")]
@@ -179,6 +180,43 @@ def test_the_key_holds_everything_that_matters(names):
     assert len(set(keys)) == len(keys)
     used = {name: set(work.facts_of("sentiment", parse_method(name), job, models)["models"]) for name in METHODS_USE}
     assert used == METHODS_USE
+
+
+def test_verdicts_do_not_mix(names, tmp_path):
+    """What is judged is in the key, in φ and in the row of the report; without it the key is what it was before."""
+    for verdict in ("text", "continuation"):
+        execute(make_plan(names, "topk10", verdict=verdict), tmp_path, say=lambda line: None)
+    records = lines(tmp_path, "samples.jsonl")
+    assert len(records) == 2 * len(PROMPTS) == len({record["key"] for record in records})
+    for record in records:
+        for sample in record["samples"]:
+            assert (sample["phi"] == sample["phi_continuation"]) == (record["verdict"] == "continuation")
+    assert sorted(batch.label for batch in read_run(tmp_path)) == ["topk10", "topk10, continuation judged"]
+    job = Job("the film was", "positive", False, 2, 4, 1)
+    models = work.models_for(names, "sentiment")
+    about = work.facts_of("sentiment", parse_method("topk10"), job, models)["job"]
+    assert "verdict" not in about
+
+
+def test_the_judge_hears_what_the_verifier_hears(names, monkeypatch, tmp_path):
+    heard = []
+
+    class Judge:
+        name, labels = "watched", ("positive",)
+
+        def score(self, texts, label):
+            heard.extend(texts)
+            return [0.5] * len(texts)
+
+    models = work.models_for(names, "sentiment")
+    monkeypatch.setitem(models.__dict__, "judge", Judge())
+    monkeypatch.setitem(models.__dict__, "judge_name", "watched")
+    for verdict in ("text", "continuation"):
+        heard.clear()
+        plan = make_plan(names, "topk10", verdict=verdict, scorers=("judge",))
+        execute(plan, tmp_path, say=lambda line: None)
+        starts = tuple(prompt.text for prompt in PROMPTS)
+        assert heard and all(text.startswith(starts) == (verdict == "text") for text in heard)
 
 
 def test_the_key_changes_with_the_type_of_the_weights(names):

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from scone.errors import InputError
+from scone.evaluate.arguments import task_prompts
 from scone.evaluate.tasks import TASKS, TOPICS, builtin_prompts, pick_evenly, read_prompts
 
 
@@ -24,6 +25,18 @@ def test_groups_and_lengths():
     topic = builtin_prompts(TASKS["topic"])
     assert Counter(prompt.target for prompt in topic) == dict.fromkeys(TOPICS, 10)
     assert all(8 <= len(prompt.text.split()) <= 12 for prompt in topic)
+
+
+def test_neutral_prompts_are_of_no_topic():
+    """Forty, as many for each topic as can be, and none that the verifier or a topic's name gives away."""
+    neutral = task_prompts(TASKS["topic"], "neutral")
+    texts = [prompt.text for prompt in neutral]
+    assert len(set(texts)) == len(texts) == 40 and not {p.text for p in builtin_prompts(TASKS["topic"])} & set(texts)
+    assert set(Counter(prompt.target for prompt in neutral).values()) == {6, 7}
+    assert all(prompt.group == prompt.target in TOPICS for prompt in neutral)
+    assert all(6 <= len(text.split()) <= 12 and text == text.strip() for text in texts)
+    with pytest.raises(InputError, match="prompts must be of a kind that the task sentiment has, got 'neutral'"):
+        task_prompts(TASKS["sentiment"], "neutral")
 
 
 def test_pick_evenly_keeps_order_and_balance():

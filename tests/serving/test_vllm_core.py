@@ -161,6 +161,10 @@ def test_verdict_and_marker(controller: Controller, monkeypatch: pytest.MonkeyPa
     assert not shown_to(" nice", after="</t>")
     behind = shown_to(" nice</t> and", after="</t>", verdict="continuation")
     assert behind and all(text.startswith(" and") for text in behind)
+    thoughts = " music" * controller.settings.context_window  # more than is judged at once
+    for verdict in ("text", "continuation"):
+        behind = shown_to(thoughts + "</t> and", after="</t>", verdict=verdict)
+        assert behind and all(" and" in text and "music" not in text for text in behind)
 
 
 def test_a_bound_on_q(controller: Controller) -> None:
