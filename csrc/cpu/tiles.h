@@ -37,6 +37,14 @@ inline const float* floats(const at::Tensor& tensor) {
   return tensor.data_ptr<float>();
 }
 
+// How its values are stored: it is of one of the three types.
+inline Stored stored_in(const at::Tensor& tensor) {
+  const auto type = tensor.scalar_type();
+  TORCH_CHECK_TYPE(type == at::kFloat || type == at::kHalf || type == at::kBFloat16,
+                   "values must be float32, bfloat16 or float16, got ", type);
+  return type == at::kFloat ? Stored::kFloat : type == at::kHalf ? Stored::kHalf : Stored::kBrain;
+}
+
 inline Matrix row_major(const at::Tensor& tensor) {
   return Matrix::row_major(tensor.data_ptr<float>(), tensor.stride(0));
 }

@@ -129,11 +129,13 @@ struct Step {
     take(heads + group, 1, new_key);
     rotate(depth, angle_cos, angle_sin, new_key);
     take(heads + groups + group, 1, new_value);
-    kernels().attend_new(queries, depth, length, own.queries.data(),
-                         keys.data_ptr<float>() + row * keys.stride(0) + group * keys.stride(1), keys.stride(2),
-                         values.data_ptr<float>() + row * values.stride(0) + group * values.stride(1), values.stride(2),
-                         seen ? seen + row * length : nullptr, new_key, new_value, own.score.data(),
-                         context.of(row) + group * queries * depth);
+    const auto cached = [&](const at::Tensor& all) {
+      const int64_t first = row * all.stride(0) + group * all.stride(1);
+      return static_cast<const char*>(all.data_ptr()) + first * all.element_size();
+    };
+    kernels().attend_new(stored_in(keys), queries, depth, length, own.queries.data(), cached(keys), keys.stride(2),
+                         cached(values), values.stride(2), seen ? seen + row * length : nullptr, new_key,
+                         new_value, own.score.data(), context.of(row) + group * queries * depth);
   }
 
   static constexpr int64_t kPhases = 5;
@@ -181,8 +183,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_step(
     const std::optional<at::Tensor>& seen, int64_t heads, double eps) {
   for (const auto& cached : {keys, values})
     for (const at::Tensor& tensor : cached)
-      TORCH_CHECK_VALUE(tensor.scalar_type() == at::kFloat && tensor.stride(-1) == 1,
-                        "keys and values must be float32 with heads in one piece");
+      TORCH_CHECK_VALUE(tensor.scalar_type() == keys[0].scalar_type() && tensor.stride(-1) == 1,
+                        "keys and values must be of one type, with heads in one piece");
   const int64_t rows = x.size(0), length = keys[0].size(2);
   const Sizes sizes{x.size(1), heads, keys[0].size(1), keys[0].size(3)};
   at::Tensor out = at::empty({rows, sizes.width}, at::kFloat);
