@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "../row_weight.h"
-#include "team.h"
+#include "../team.h"
 
 namespace scone {
 namespace {
@@ -77,7 +77,7 @@ struct Step {
         sizes(sizes),
         length(length),
         eps(eps),
-        team(kPhases * layers),
+        team(kPhases * layers, threads_for(INT_MAX)),
         state(rows, sizes.width),
         projected(rows, (sizes.heads + 2 * sizes.groups) * sizes.depth),
         context(rows, sizes.heads * sizes.depth),
@@ -142,26 +142,26 @@ struct Step {
 
   void run(const Layer& layer, int64_t phase, const at::Tensor& keys, const at::Tensor& values, float* new_keys,
            float* new_values, Own& own) {
-    norm(layer.first_norm, own);
     Input first_normed(own.normed.all);
     const RowWeight* const three[] = {&layer.query, &layer.key, &layer.value};
-    team.share(phase, layer.query.tiles + layer.key.tiles + layer.value.tiles, [&](int64_t tile) {
+    const auto look = [&](int64_t tile) {
       int64_t first = 0, which = 0;
       for (; tile >= three[which]->tiles; ++which) tile -= three[which]->tiles, first += three[which]->rows;
       multiply(*three[which], tile, first_normed, projected, first, Then::kStore, own);
-    });
+    };
+    team.share(phase, layer.query.tiles + layer.key.tiles + layer.value.tiles, look, [&] { norm(layer.first_norm, own); });
     team.share(phase + 1, rows * sizes.groups, [&](int64_t i) {
       attend(i / sizes.groups, i % sizes.groups, keys, values, new_keys + i * sizes.depth, new_values + i * sizes.depth, own);
     });
     Input looked(context.all);
     team.share(phase + 2, layer.mix.tiles,
                [&](int64_t tile) { multiply(layer.mix, tile, looked, state, 0, Then::kAdd, own); });
-    norm(layer.second_norm, own);
     Input second_normed(own.normed.all);
-    team.share(phase + 3, layer.gate.tiles, [&](int64_t tile) {
+    const auto feed = [&](int64_t tile) {
       multiply(layer.gate, tile, second_normed, inner, 0, Then::kStore, own);
       multiply(layer.up, tile, second_normed, inner, 0, Then::kGate, own);
-    });
+    };
+    team.share(phase + 3, layer.gate.tiles, feed, [&] { norm(layer.second_norm, own); });
     Input gated(inner.all);
     team.share(phase + 4, layer.down.tiles,
                [&](int64_t tile) { multiply(layer.down, tile, gated, state, 0, Then::kAdd, own); });
@@ -204,7 +204,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_step(
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t i = 0; i < sizes.width; ++i)
       step.state.of(row)[i] = x.data_ptr<float>()[row * x.stride(0) + i * x.stride(1)];
-  step.team.run([&] {
+  step.team.run([&](int64_t) {
     Step::Own own(step);
     for (size_t i = 0; i < layers.size(); ++i)
       step.run(layers[i], Step::kPhases * int64_t(i), keys[i], values[i], new_keys[i].data_ptr<float>(),

@@ -95,7 +95,7 @@ at::Tensor in_panels(const at::Tensor& x, const std::vector<int64_t>& start, con
   std::vector<Layer> layers;
   for (size_t at = 0; at < weights.size(); at += kParts) layers.emplace_back(weights, at);
   for (const Layer& layer : layers) inner = std::max(inner, layer.up.rows);
-  Team team(2 + kPhases * int64_t(layers.size()));
+  Team team(2 + kPhases * int64_t(layers.size()), threads_for(INT_MAX));
   std::vector<Tile<Weight>> order;
   for (Layer& layer : layers)
     for (Weight* weight : {&layer.query, &layer.key, &layer.value, &layer.mix, &layer.up, &layer.down})
@@ -109,7 +109,7 @@ at::Tensor in_panels(const at::Tensor& x, const std::vector<int64_t>& start, con
   for (int64_t k = 0; k < width; ++k) std::fill_n(last.state.at(end, k) + end.rows, end.width() - end.rows, 0.0f);
   const at::Tensor key = at::empty({x.size(0), width}, at::kFloat), value = at::empty_like(key);
   at::Tensor out = at::empty({rows.size(0), width}, at::kFloat);
-  team.run([&] {
+  team.run([&](int64_t) {
     Floats product(kMaxTile * kMaxPanel), turned((kMaxTile + kMaxPanel) * kMaxPanel), room, wide;
     int64_t phase = 0;
     const auto share = [&](int64_t pieces, const auto& f) { team.share(phase++, pieces, f); };

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "../products.h"
-#include "team.h"
+#include "../team.h"
 
 namespace scone {
 
