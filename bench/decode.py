@@ -4,6 +4,7 @@
     python -m bench decode step                    one and the same step: the literal algorithm, paper() and the default
     python -m bench decode memory profile growth   memory beyond the models, the operations of one step, and how the
                                                    cost grows with candidates, lookahead, prompt, batch and the rest
+    python -m bench decode passes                  passes of the models a token, counted
     python -m bench decode window                  how much of a long prompt has to be judged
     python -m bench decode control                 control and fluency against paper() on more prompts, without timing
     python -m bench decode --out DIR               each part also as Markdown, with a plot for each growth
@@ -26,6 +27,7 @@ from typing import Any
 
 import torch
 
+from bench.chain import passes
 from bench.control import control, difference, mean_and_error
 from bench.floor import Products, memory_gigabytes
 from bench.growth import SIZES, grow
@@ -56,6 +58,7 @@ PARTS = {
     "memory": "Memory of decoding",
     "profile": "Profile of a step",
     "growth": "How the cost grows",
+    "passes": "Passes of the models",
     "window": "How much of a long prompt has to be judged",
     "control": "Control and fluency against the paper's settings",
 }
@@ -103,6 +106,8 @@ def main(argv: list[str]) -> int:
             sections = [memory()]
         elif part == "profile":
             sections = [profile(engine)]
+        elif part == "passes":
+            sections = [passes(engine, PROMPTS[: args.prompts], args.tokens)]
         elif part == "window":
             sections = [windows(engine)]
         elif part == "control":

@@ -12,17 +12,18 @@ __all__ = ["from_panels", "to_panels"]
 
 
 def to_panels(weight: Tensor) -> Tensor | None:
-    """A weight (M, K) in panels of 16 bits, (⌈M / 48⌉, K, 48), or None where that would change a value.
+    """A weight (M, K) in panels of 16 bits, (⌈M / 48⌉, K, 48), or None where that would change a value of float32.
 
     >>> to_panels(torch.tensor([[1.5, -0.25]])).shape, to_panels(torch.tensor([[0.1]])) is None
     (torch.Size([1, 2, 48]), True)
     """
-    _checks.single("weight", weight, (None, None), weight.device if isinstance(weight, Tensor) else torch.device("cpu"))
+    _checks.floats("weight", weight, (None, None), weight.device if isinstance(weight, Tensor) else torch.device("cpu"))
     if weight.is_meta:
         raise ValueError("weight must have values to look at, got one on the device meta")
-    for dtype in (torch.bfloat16, torch.float16):
+    halves = (torch.bfloat16, torch.float16)
+    for dtype in (weight.dtype,) if weight.dtype in halves else halves:
         half = weight.detach().to(dtype)
-        if torch.equal(half.float(), weight):
+        if dtype is weight.dtype or torch.equal(half.float(), weight):
             rows, columns = weight.shape
             padded = nn.functional.pad(half, (0, 0, 0, -rows % PANEL))
             return padded.view(-(-rows // PANEL), PANEL, columns).transpose(1, 2).contiguous()

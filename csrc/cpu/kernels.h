@@ -26,7 +26,7 @@ struct Matrix {
   static Matrix interleaved(const float* data, int64_t depth) { return {data, 4 * depth, 1, 4}; }
 };
 
-// How the values of a panel of a weight are stored: float32, float16 or bfloat16.
+// How values are stored: float32, float16 or bfloat16.
 enum class Stored { kFloat, kHalf, kBrain };
 
 // Rows of a weight that lie side by side in a panel of it, [depth][kColumns]: columns of the product.
@@ -83,14 +83,14 @@ struct Kernels {
   void (*rows_by_panel)(Stored stored, int64_t rows, int64_t depth, const float* x, int64_t x_stride, const void* panel,
                         float* y, int64_t y_stride, bool add, const char* next, int64_t bytes);
 
-  // Values of a panel in float32.
+  // Values in float32.
   void (*widen)(Stored stored, int64_t count, const void* from, float* out);
 
-  // out[query] = the mean of values under softmax(query . key), over `keys` keys and one of the token's own; each value is
-  // `depth` floats, the next one key_step or value_step on. seen, unless null: which keys count. score: room for
+  // out[query] = the mean of values under softmax(query . key), over `keys` keys and one of the token's own; each is `depth`
+  // numbers, stored as one says and the token's own in float32, the next one key_step or value_step on. seen, unless null: which keys count. score: room for
   // queries * (keys + 1) floats, the keys rounded up to whole vectors.
-  void (*attend_new)(int64_t queries, int64_t depth, int64_t keys, const float* query, const float* key,
-                     int64_t key_step, const float* value, int64_t value_step, const bool* seen, const float* own_key,
+  void (*attend_new)(Stored stored, int64_t queries, int64_t depth, int64_t keys, const float* query, const void* key,
+                     int64_t key_step, const void* value, int64_t value_step, const bool* seen, const float* own_key,
                      const float* own_value, float* score, float* out);
 
   // out[query] = the mean of values under softmax(scale * query . key); keys and values lie key_step apart. room:

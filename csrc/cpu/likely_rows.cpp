@@ -4,11 +4,11 @@
 #include <ATen/ops/full.h>
 #include <torch/library.h>
 
-#include <atomic>
 #include <cmath>
 #include <limits>
 
 #include "row_weight.h"
+#include "team.h"
 #include "token_noise.h"
 
 namespace scone {
@@ -118,22 +118,22 @@ class Search {
         blocks_((logits.vocabulary + Logits::kBlock - 1) / Logits::kBlock),
         max_(blocks_ * rows_, kNone),
         sum_(blocks_ * rows_, 0.0f) {
-    const int64_t threads = std::min<int64_t>(at::get_num_threads(), blocks_);
-    found_.assign(threads, Likeliest(rows_, among));
-    std::atomic<int64_t> taken{0};
-    at::parallel_for(0, threads, 1, [&](int64_t thread, int64_t) {
+    Team team(1, threads_for(blocks_));
+    found_.assign(team.size, Likeliest(rows_, among));
+    team.run([&](int64_t thread) {
       Likeliest& likeliest = found_[thread];
       typename Logits::Room room(logits);
       Floats scores(Logits::kMost + kMaxPanel);
       std::vector<int32_t> above(Logits::kMost);
-      for (int64_t block; (block = taken.fetch_add(1)) < blocks_;)
-        logits.look(block, block + threads, room, [&](int64_t row, int64_t first, int64_t tokens, const float* in) {
+      team.share(0, blocks_, [&](int64_t block) {
+        logits.look(block, block + team.size, room, [&](int64_t row, int64_t first, int64_t tokens, const float* in) {
           const int64_t at = block * rows_ + row;
           const int64_t count =
               kernels().scan(tokens, in, temper.bias_at(first), temper.keep_at(first), temper.scale(), likeliest.last(row),
                              scores.data(), &max_[at], &sum_[at], above.data());
           for (int64_t i = 0; i < count; ++i) likeliest.add(row, {scores.data()[above[i]], int32_t(first + above[i])});
         });
+      });
     });
   }
 

@@ -26,9 +26,7 @@ struct RowWeight {
         rows(rows),
         columns(kept.size(1)),
         tiles((rows + kColumns - 1) / kColumns),
-        stored(kept.scalar_type() == at::kHalf       ? Stored::kHalf
-               : kept.scalar_type() == at::kBFloat16 ? Stored::kBrain
-                                                     : Stored::kFloat) {
+        stored(stored_in(kept)) {
     if (stored == Stored::kFloat) {
       TORCH_CHECK_VALUE(kept.dim() == 2 && kept.size(0) == rows, "a weight in float32 must have ", rows, " rows");
     } else {

@@ -11,11 +11,12 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <atomic>
 #include <optional>
 #include <vector>
 
+#include "cores.h"
 #include "kernels.h"
+#include "team.h"
 
 namespace scone {
 
@@ -35,6 +36,20 @@ inline at::Tensor as_float_rows(const at::Tensor& tensor) {
 inline const float* floats(const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.is_contiguous(), "norms and biases must be contiguous");
   return tensor.data_ptr<float>();
+}
+
+// How its values are stored: it is of one of the three types.
+inline Stored stored_in(const at::Tensor& tensor) {
+  const auto type = tensor.scalar_type();
+  TORCH_CHECK_TYPE(type == at::kFloat || type == at::kHalf || type == at::kBFloat16,
+                   "values must be float32, bfloat16 or float16, got ", type);
+  return type == at::kFloat ? Stored::kFloat : type == at::kHalf ? Stored::kHalf : Stored::kBrain;
+}
+
+// Threads of an op that has work for `most`: as many as torch is told to use, and no more than there are cores for.
+inline int threads_for(int64_t most) {
+  if (at::in_parallel_region()) return 1;
+  return int(std::max<int64_t>(1, std::min<int64_t>({at::get_num_threads(), usable_cores(), most})));
 }
 
 inline Matrix row_major(const at::Tensor& tensor) {
@@ -253,14 +268,13 @@ struct Plan {
   // Threads take tasks as they come: which thread runs a task changes nothing in its result.
   template <class Body>
   void run(int64_t panels, int64_t vocabulary, const Body& body) const {
-    std::atomic<int64_t> next{0};
-    const int64_t tasks = groups * splits;
-    at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), tasks), 1, [&](int64_t, int64_t) {
-      for (int64_t task; (task = next.fetch_add(1)) < tasks;) {
+    Team team(1, threads_for(groups * splits));
+    team.run([&](int64_t) {
+      team.share(0, groups * splits, [&](int64_t task) {
         const int64_t g = task / splits, s = task % splits;
         body(Task{g * group, std::min(panels, (g + 1) * group), s * tiles / splits * kTile,
                   std::min(vocabulary, (s + 1) * tiles / splits * kTile), s});
-      }
+      });
     });
   }
 };

@@ -114,8 +114,14 @@ class Decoder:
         if head is None or head.shape[1] != width:
             raise ValueError(f"the head must be of {width} columns")
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the model, of its answers and of its cache."""
+        dtype: torch.dtype = self.head.weight.dtype
+        return dtype
+
     def refuses(self, call: dict[str, Any]) -> str | None:
-        """Why the model itself has to answer this call, or None: it is one token a text, float32, on a plain cache.
+        """Why the model itself has to answer this call, or None: it is one token a text, on a plain cache.
 
         Without AVX2 torch's own products are faster for more than a few texts.
         """
@@ -129,10 +135,11 @@ class Decoder:
         x = embeds if ids is None else ids
         if (ids is None) == (embeds is None) or type(x) is not Tensor or x.device.type != "cpu" or x.shape[1:2] != (1,):
             return "it is not called with one token for each text, on the CPU"
-        if x.dim() != (2 if embeds is None else 3) or x.dtype not in _types(embeds is None) or not len(x):
-            return "it is not called with tokens, or with embeddings in float32"
-        if self.embeddings.weight.dtype is not torch.float32 or self.norm.weight.dtype is not torch.float32:
-            return "its weights are not in float32"
+        types = (torch.int64, torch.int32) if embeds is None else (self.dtype,)
+        if x.dim() != (2 if embeds is None else 3) or x.dtype not in types or not len(x):
+            return f"it is not called with tokens, or with embeddings in {self.dtype}"
+        if self.embeddings.weight.dtype is not self.dtype or self.norm.weight.dtype is not self.dtype:
+            return "its weights are not of one type"
         if len(x) > _FEW and _ops.ops.cpu_build() == "baseline":
             return "torch is faster for many texts where there are no vector kernels"
         if not call.get("use_cache", True) or not _is_plain(cache):
@@ -141,7 +148,7 @@ class Decoder:
         if type(kept) is not int or kept < 0:
             return "logits_to_keep is not a number of tokens"
         if not self._fits(cache, len(x)):
-            return "the cache is not of this model in float32"
+            return f"the cache is not of this model in {self.dtype}"
         return self._refuses_places(call, len(x), cache.layers[0].keys.shape[2])
 
     def _fits(self, cache: Any, rows: int) -> bool:
@@ -149,7 +156,7 @@ class Decoder:
         if len(cache.layers) * len(DecoderLayer._fields) + 2 != len(self.packed) or len(shape) != 4:
             return False
         return (shape[0], shape[1], shape[3]) == sizes and all(
-            tensor.dtype is torch.float32 and tensor.device.type == "cpu" and tensor.shape == shape
+            tensor.dtype is self.dtype and tensor.device.type == "cpu" and tensor.shape == shape
             for layer in cache.layers
             for tensor in (layer.keys, layer.values)
         )
@@ -167,12 +174,13 @@ class Decoder:
         return None
 
     def states(self, call: dict[str, Any], weights: Values) -> Tensor:
-        """The last hidden states (B, H) behind the final norm; the cache grows in place. For a call that is not refused.
+        """The last hidden states (B, H) in float32, behind the final norm; the cache grows in place. For a call that is
+        not refused.
 
         weights: what `packed` holds for this call
         """
         ids, cache, mask = call.get("input_ids"), call["past_key_values"], call.get("attention_mask")
-        x = call["inputs_embeds"] if ids is None else self.embeddings(ids)
+        x = (call["inputs_embeds"] if ids is None else self.embeddings(ids)).float()
         keys, values = [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers]
         places = call.get("position_ids")
         if places is None:
@@ -182,6 +190,7 @@ class Decoder:
         state, key, value = _ops.ops.decoder_step(
             x[:, 0], weights[:-2], keys, values, cos, sin, seen, self.heads, self.eps
         )
+        key, value = key.to(self.dtype), value.to(self.dtype)
         for i in range(len(keys)):
             cache.update(key[i][:, :, None], value[i][:, :, None], i)
         return self.norm(state)
@@ -194,11 +203,7 @@ class Decoder:
             logits = _ops.ops.linear_half(states, weight, bias, self.head.weight.shape[0])
         else:
             logits = nn.functional.linear(states, weight, bias)
-        return self._answer(logits=logits[:, None], past_key_values=call["past_key_values"])
-
-
-def _types(ids: bool) -> tuple[torch.dtype, ...]:
-    return (torch.int64, torch.int32) if ids else (torch.float32,)
+        return self._answer(logits=logits.to(self.dtype)[:, None], past_key_values=call["past_key_values"])
 
 
 def _is_plain(cache: Any) -> bool:

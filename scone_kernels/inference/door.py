@@ -21,9 +21,9 @@ __all__ = ["Accelerated", "accelerate"]
 def accelerate(model: Any, *, evaluating: bool = False) -> Accelerated:
     """An object that is called as a model of transformers is, and answers faster where it can.
 
-    In one call of C++ it runs a step of a Llama, Mistral or Qwen2 LM (one new token for each text, float32, on a CPU, with a
-    plain cache), and BERT, RoBERTa, XLM-RoBERTa, CamemBERT and ELECTRA encoders and classifiers. Everything else goes to
-    the model itself; `why_not` says why.
+    In one call of C++ it runs a step of a Llama, Mistral or Qwen2 LM (one new token for each text, on a CPU, with a plain
+    cache), and BERT, RoBERTa, XLM-RoBERTa, CamemBERT and ELECTRA encoders and classifiers: in float32, also where the model
+    is in bfloat16 or float16. Everything else goes to the model itself; `why_not` says why.
 
     With `evaluating` it answers as the model does in eval mode, also where its owner has it in training, and leaves it so.
 
@@ -122,7 +122,8 @@ class Accelerated:
         weight, bias = self.packed_head
         if weight.dim() == 2:
             return torch.nn.functional.linear(states, weight, bias)
-        return _ops.ops.linear_half(states, weight, bias, self.head[0].shape[0])
+        made: Tensor = _ops.ops.linear_half(states, weight, bias, self.head[0].shape[0])
+        return made.to(states.dtype)
 
     def hidden(self, **call: Any) -> tuple[Tensor, Any]:
         """The states (B, H) that the head makes the last token's logits of, and the cache, for a call as of the model.
@@ -140,7 +141,7 @@ class Accelerated:
         if isinstance(plan, Decoder):
             weights = _weights(plan)
             if not isinstance(weights, str):
-                return plan.states(call, weights), call["past_key_values"]
+                return plan.states(call, weights).to(plan.dtype), call["past_key_values"]
         if not self.gives_hidden:
             raise ValueError(f"hidden must be asked only where gives_hidden is true, got {type(self.model).__name__}")
         call.pop("logits_to_keep", None)

@@ -126,8 +126,12 @@ class Encoder:
         return self._layer_by_layer(hidden, real, pick) if found is None else found
 
     def _in_one_call(self, hidden: Tensor, real: Tensor | None, pick: Pick) -> Tensor | None:
-        """None where the kernel cannot: other types, another device, padding that is asked for."""
-        if self.packed is None or hidden.dtype is not torch.float32 or hidden.device.type != "cpu":
+        """None where the kernel cannot: weights of several types, another device, padding that is asked for."""
+        if (
+            self.packed is None
+            or hidden.dtype is not self.layers[0].output.dense.weight.dtype
+            or hidden.device.type != "cpu"
+        ):
             return None
         try:
             weights = self.packed.values()
@@ -137,14 +141,14 @@ class Encoder:
         wanted = pick(torch.arange(rows * length).view(rows, length, 1))  # (..., 1)
         asked = wanted.flatten()
         if real is None:
-            x, starts = hidden.reshape(-1, width), torch.arange(0, rows * length + 1, length)
+            x, starts = hidden.float().reshape(-1, width), torch.arange(0, rows * length + 1, length)
         else:
             if not bool(real.flatten()[asked].all()):
                 return None
-            x, starts = hidden[real], nn.functional.pad(real.sum(1).cumsum(0), (1, 0))
+            x, starts = hidden[real].float(), nn.functional.pad(real.sum(1).cumsum(0), (1, 0))
             asked = (real.flatten().cumsum(0) - 1)[asked]
         asked, order = asked.sort(stable=True)
-        found = _ops.ops.encoder(x, starts, asked, weights, self.heads, self.eps)
+        found = _ops.ops.encoder(x, starts, asked, weights, self.heads, self.eps).to(hidden.dtype)
         return torch.empty_like(found).index_copy_(0, order, found).view(*wanted.shape[:-1], width)
 
     def _layer_by_layer(self, hidden: Tensor, real: Tensor | None, pick: Pick) -> Tensor:

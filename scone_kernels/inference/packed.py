@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _ops
+from .._checks import FLOATS
 from .._panels import to_panels
 from .structure import Unfit
 
@@ -23,14 +24,15 @@ Values = list["Tensor | None"]
 
 
 class Packed:
-    """The parameters at `slots`, pairs of a module and a name; those at places in `products` in 16 bits where that is exact.
+    """The parameters at `slots`, pairs of a module and a name, all of one type.
 
-    check(values) raises ValueError or TypeError where they do not fit together.
+    Those at places in `products` are in panels of 16 bits where that is exact, other matrices as they are, and vectors in
+    float32. check(values) raises ValueError or TypeError where they do not fit together.
 
-    >>> layer = nn.Linear(4, 2).bfloat16().float()
+    >>> layer = nn.Linear(4, 2).bfloat16()
     >>> packed = Packed([(layer, "weight"), (layer, "bias")], products=(), check=lambda values: None)
-    >>> packed.values()[0] is layer.weight
-    True
+    >>> packed.values()[0] is layer.weight, packed.values()[1].dtype
+    (True, torch.float32)
     """
 
     def __init__(
@@ -73,10 +75,11 @@ class Packed:
             value = now[i]
             if value is not None and (type(value) not in (Tensor, nn.Parameter) or not _is_plain(value)):
                 raise Unfit(f"a weight is {type(value).__name__} of {value.dtype} on {value.device}")
+        if len({value.dtype for value in now if value is not None}) > 1:
+            raise Unfit("its weights are not of one type")
         watch, values = _watch(now), list(former)
         for i in places:
-            value = now[i]
-            values[i] = _packed(value) if i in self._products and value is not None else value
+            values[i] = None if now[i] is None else _packed(now[i]) if i in self._products else _as_read(now[i])
         try:
             self._check(values)
         except (TypeError, ValueError) as error:
@@ -93,12 +96,19 @@ def _watch(tensors: Sequence[Any]) -> Any:
 
 def _is_plain(value: Tensor) -> bool:
     lies = value.layout is torch.strided and (value.dim() > 1 or value.is_contiguous())
-    return lies and value.dtype is torch.float32 and value.device.type == "cpu"
+    watched = value.dtype is torch.float32 or not value.is_inference()  # a copy of it has to follow
+    return lies and watched and value.dtype in FLOATS and value.device.type == "cpu"
+
+
+def _as_read(value: Tensor) -> Tensor:
+    return value if value.dim() > 1 else value.detach().float()
 
 
 def _packed(weight: Tensor) -> Tensor:
     """Panels of 16 bits, or the weight itself where those would change a value or the weight cannot be watched."""
-    if weight.is_inference() or weight.dim() != 2 or _ops.ops.cpu_build() == "baseline":
+    if weight.dim() != 2:
+        return weight
+    if weight.dtype is torch.float32 and (weight.is_inference() or _ops.ops.cpu_build() == "baseline"):
         return weight
     with torch.no_grad():
         if to_panels(weight[:1]) is None:  # most weights that are not of 16 bits show it at once

@@ -60,6 +60,53 @@ def test_steps_are_those_of_transformers(family, padded, halves):
         torch.testing.assert_close(mine.values[:, :, real], theirs.values[:, :, real], atol=2e-5, rtol=2e-5)
 
 
+HALVES = (torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("padded", (False, True))
+@pytest.mark.parametrize("family", LMS)
+@torch.no_grad()
+def test_a_model_in_16_bits_is_that_in_float32_rounded_once(family, padded, dtype):
+    model, mask = lm(family).to(dtype), PADDED if padded else None
+    exact, fast, cache = copy.deepcopy(model).float(), accelerate(model), cache_of(model, mask=mask)
+    extra = {} if mask is None else {"attention_mask": mask, "position_ids": positions(mask)[:, 4:]}
+    wide = copy.deepcopy(cache)
+    for layer in wide.layers:
+        layer.keys, layer.values = layer.keys.float(), layer.values.float()
+    own = model(**one_token(copy.deepcopy(cache)) | extra)
+    assert fast.why_not(**one_token(cache) | extra) is None
+    out, right = fast(**one_token(cache) | extra), exact(**one_token(wide) | extra).logits
+    assert out.logits.dtype is own.logits.dtype is dtype and out.past_key_values is cache
+    once = torch.finfo(dtype).eps
+    torch.testing.assert_close(out.logits.float(), right, atol=2e-5, rtol=once)
+    assert 2 * (out.logits - right).square().mean() < (own.logits - right).square().mean()
+    for mine, theirs, layer in zip(cache.layers, own.past_key_values.layers, wide.layers):
+        for name in ("keys", "values"):
+            found = getattr(mine, name)
+            assert found.dtype is dtype and found.shape == getattr(theirs, name).shape
+            torch.testing.assert_close(found[:, :, 4:].float(), getattr(layer, name)[:, :, 4:], atol=2e-5, rtol=once)
+
+
+@torch.no_grad()
+def test_a_layer_of_another_type_is_the_models_own_trouble():
+    model = lm()
+    fast, call = accelerate(model), one_token(cache_of(model))
+    model.model.layers[1].mlp.up_proj.bfloat16()
+    assert "not of one type" in fast.why_not(**call)
+    with pytest.raises(RuntimeError, match="same dtype"):
+        fast(**call)
+
+
+@torch.no_grad()
+def test_weights_of_16_bits_that_nobody_can_watch_are_not_copied():
+    with torch.inference_mode():
+        model = lm().bfloat16()
+    fast, call = accelerate(model), one_token(cache_of(model))
+    assert "bfloat16" in fast.why_not(**call)
+    assert torch.equal(fast(**copy.deepcopy(call)).logits, model(**call).logits)
+
+
 @pytest.mark.skipif(not HAS_VECTORS, reason="nothing is packed without vector kernels")
 @torch.no_grad()
 def test_weights_of_16_bits_are_packed_and_others_are_not():
@@ -73,9 +120,10 @@ def test_weights_of_16_bits_are_packed_and_others_are_not():
         assert kinds.count(dtype) == 7 * SIZES["num_hidden_layers"] and kinds.count(torch.float32) == 1
 
 
+@pytest.mark.parametrize("dtype", (torch.float32, *HALVES))
 @torch.no_grad()
-def test_embeddings_may_take_the_place_of_ids():
-    model = lm()
+def test_embeddings_may_take_the_place_of_ids(dtype):
+    model = lm().to(dtype)
     fast, cache = accelerate(model), cache_of(model)
     call = one_token(copy.deepcopy(cache))
     by_ids = fast(**call).logits
@@ -99,6 +147,20 @@ def test_hidden_states_make_the_logits(family, prompt):
     assert cache.get_seq_length() == 5
     expected = model(**call).logits[:, -1]
     torch.testing.assert_close(torch.nn.functional.linear(states, *fast.head), expected, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("prompt", (False, True))
+@pytest.mark.parametrize("dtype", HALVES)
+@torch.no_grad()
+def test_hidden_states_and_what_is_made_of_them_are_of_the_models_type(dtype, prompt):
+    model = lm().to(dtype)
+    fast, call = accelerate(model), one_token(cache_of(model))
+    if prompt:
+        call = {"input_ids": IDS, "use_cache": True}
+    states, _ = fast.hidden(**copy.deepcopy(call))
+    logits = fast.logits(states)
+    assert states.dtype is logits.dtype is torch.nn.functional.linear(states, *fast.head).dtype is dtype
+    torch.testing.assert_close(logits, model(**call).logits[:, -1], atol=5e-2, rtol=5e-2)
 
 
 def test_hidden_states_are_not_given_where_somebody_would_miss_the_logits():

@@ -91,6 +91,16 @@ def test_weights_may_lie_in_panels_of_16_bits(sizes, dtype, backend):
         torch.testing.assert_close(actual, before, atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16))
+@pytest.mark.parametrize("sizes", SIZES)
+def test_the_cache_may_be_of_16_bits(sizes, dtype, backend):
+    given = _inputs(*sizes)
+    given |= {name: [cached.to(dtype) for cached in given[name]] for name in ("keys", "values")}
+    for actual, exact in zip(decoder_step(**given, backend=backend), _exact(**given)):
+        assert actual.dtype == torch.float32
+        torch.testing.assert_close(actual.double(), exact, atol=2e-5, rtol=2e-5)
+
+
 def test_in_panels_a_text_has_the_same_bits_in_any_company(cpu_builds):
     for build in cpu_builds:
         torch.ops.scone_kernels.use_cpu_build(build)
@@ -166,6 +176,12 @@ def test_bad_arguments_are_named(change, message):
     half = _inputs(*SIZES[1]) | {"x": torch.ones(7, 48).bfloat16()}
     with pytest.raises(TypeError, match=r"x must be float32, got torch\.bfloat16"):
         decoder_step(**half)
+    mixed = _inputs(*SIZES[1])
+    mixed["values"][1] = mixed["values"][1].half()
+    with pytest.raises(
+        TypeError, match=r"values\[1\] must have the dtype of keys\[0\], torch\.float32, got torch\.float16"
+    ):
+        decoder_step(**mixed)
 
 
 def test_is_a_good_citizen_of_torch():

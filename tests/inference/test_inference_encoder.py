@@ -56,6 +56,15 @@ def test_matches_the_definition_in_float64(sizes, backend):
         torch.testing.assert_close(actual.double(), exact, atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16))
+@pytest.mark.parametrize("sizes", SIZES)
+def test_products_may_be_of_16_bits(sizes, dtype, backend):
+    given = _inputs(*sizes)
+    given["layers"] = [EncoderLayer(*(w.to(dtype) if w.dim() == 2 else w for w in layer)) for layer in given["layers"]]
+    exact = _exact(**given, rows=torch.arange(len(given["x"])))
+    torch.testing.assert_close(encoder(**given, backend=backend).double(), exact, atol=2e-5, rtol=2e-5)
+
+
 def test_a_text_knows_nothing_of_the_others(backend):
     given = _inputs(*SIZES[1])
     whole = encoder(**given, backend=backend)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
@@ -93,11 +94,20 @@ def test_states_are_read_anywhere(family, attention, side):
         assert _ours(lambda: fast.read(lambda states: states, **call)) == 0
 
 
-def test_a_model_in_16_bits_reads_its_own_layers():
-    encoder = classifier().base_model.bfloat16()
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16))
+@pytest.mark.parametrize("family", ENCODERS)
+def test_a_model_in_16_bits_is_closer_to_float32_than_it_is_itself(family, dtype):
+    model = classifier(family).to(dtype)
+    exact, fast = copy.deepcopy(model).float(), accelerate(model)
     with torch.no_grad():
-        found = accelerate(encoder).read(lambda states: states[:, 0], **_call())
-        torch.testing.assert_close(found, encoder(**_call())[0][:, 0], atol=5e-2, rtol=5e-2)
+        assert _ours(lambda: fast(**_call())) == LIVE
+        logits, right = fast(**_call()).logits, exact(**_call()).logits
+        states = accelerate(model.base_model).read(lambda states: states[MASK], **_call())
+        own, wanted = (by.base_model(**_call())[0][MASK] for by in (model, exact))
+    assert logits.dtype is states.dtype is own.dtype is dtype
+    torch.testing.assert_close(logits.float(), right, atol=5e-2, rtol=5e-2)  # the head is the model's own
+    torch.testing.assert_close(states.float(), wanted, atol=5e-2, rtol=5e-2)
+    assert not LIVE or 1.5 * (states - wanted).square().mean() < (own - wanted).square().mean()
 
 
 def test_threads_read_each_for_itself():

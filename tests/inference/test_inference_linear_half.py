@@ -64,9 +64,11 @@ def test_panels_hold_what_can_be_held():
         panels = to_panels(weight.to(dtype).float())
         assert panels.dtype == dtype and panels.shape == (2, 7, 48) and panels.is_contiguous()
         assert torch.equal(from_panels(panels, 50), weight.to(dtype).float())
+        assert torch.equal(to_panels(weight.to(dtype)), panels)
     assert to_panels(torch.full((2, 2), 1e-30)) is None  # neither: too fine for one, too small for the other
-    with pytest.raises(TypeError, match=r"weight must be float32, got torch\.bfloat16"):
-        to_panels(weight.bfloat16())
+    assert to_panels(torch.tensor([[torch.nan]]).half()).isnan().any()  # as it is
+    with pytest.raises(TypeError, match=r"weight must be float32, bfloat16 or float16, got torch\.float64"):
+        to_panels(weight.double())
 
 
 @pytest.mark.parametrize("dtype", HALVES)

@@ -120,6 +120,14 @@ def to_float16_and_back_after_a_change(model) -> None:
     model.half().float()
 
 
+def to_bfloat16(model) -> None:
+    model.to(torch.bfloat16)
+
+
+def to_float16(model) -> None:
+    model.half()
+
+
 def other_attention(model) -> None:
     model.set_attn_implementation("eager")
 
@@ -142,7 +150,7 @@ FOLLOWED = (
     *(nothing, change_in_place, change_a_norm_in_place, change_every_weight_in_place, load_other_weights),
     *(load_other_weights_by_assignment, replace_a_layer, replace_a_parameter, exchange_the_memory_of_a_parameter),
     *(swap_two_layers, to_bfloat16_and_back, to_float16_and_back_after_a_change, other_attention, freeze),
-    *(train_without_dropout, resize_the_vocabulary),
+    *(train_without_dropout, resize_the_vocabulary, to_bfloat16, to_float16),
 )
 
 # ---- deeds at which it steps aside ----------------------------------------------------------------------------------
@@ -218,8 +226,12 @@ def checkpoint_gradients(model) -> None:
     model.gradient_checkpointing_enable()  # hooks into the embeddings
 
 
-def to_bfloat16(model) -> None:
+def to_two_types(model) -> None:
+    """Layers in 16 bits, and in 32 what some prefer so."""
     model.to(torch.bfloat16)
+    for name, module in model.named_modules():
+        if name in ("model.norm", "lm_head") or isinstance(module, nn.LayerNorm):
+            module.float()
 
 
 def train_with_dropout(model) -> None:
@@ -245,18 +257,25 @@ ASIDE = (
         normalise_weights_by_hook,
         prune_weights,
         checkpoint_gradients,
-        to_bfloat16,
+        to_two_types,
         train_with_dropout,
     ),
     subclass_a_parameter,
 )
 # An encoder gives up the kernel alone for these, and goes on to spare the last layer by calling the model's own layers.
-SPARED = (change_a_scale, to_bfloat16, subclass_a_parameter)
+SPARED = (change_a_scale, to_two_types, subclass_a_parameter)
 
 
 UNHEARD = (  # deeds that change no answer by much
     *(nothing, to_bfloat16_and_back, other_attention, freeze, checkpoint_gradients, train_without_dropout, to_bfloat16),
-    *(resize_the_vocabulary, subclass_a_parameter, normalise_weights, normalise_weights_by_hook),
+    *(
+        to_float16,
+        to_two_types,
+        resize_the_vocabulary,
+        subclass_a_parameter,
+        normalise_weights,
+        normalise_weights_by_hook,
+    ),
 )
 
 
@@ -309,7 +328,7 @@ def test_a_model_stays_its_owners(kind: str, deed: Callable[[Any], None], when: 
     if aside:
         assert torch.equal(found, expected)
     else:
-        width = 5e-2 if deed is to_bfloat16 else 1e-4
+        width = 5e-2 if deed in (to_bfloat16, to_float16, to_two_types) else 1e-4
         torch.testing.assert_close(found, expected, atol=width, rtol=width)
     if deed not in UNHEARD:
         assert not torch.allclose(

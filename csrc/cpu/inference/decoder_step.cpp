@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "../row_weight.h"
-#include "team.h"
+#include "../team.h"
 
 namespace scone {
 namespace {
@@ -77,7 +77,7 @@ struct Step {
         sizes(sizes),
         length(length),
         eps(eps),
-        team(kPhases * layers),
+        team(kPhases * layers, threads_for(INT_MAX)),
         state(rows, sizes.width),
         projected(rows, (sizes.heads + 2 * sizes.groups) * sizes.depth),
         context(rows, sizes.heads * sizes.depth),
@@ -129,37 +129,39 @@ struct Step {
     take(heads + group, 1, new_key);
     rotate(depth, angle_cos, angle_sin, new_key);
     take(heads + groups + group, 1, new_value);
-    kernels().attend_new(queries, depth, length, own.queries.data(),
-                         keys.data_ptr<float>() + row * keys.stride(0) + group * keys.stride(1), keys.stride(2),
-                         values.data_ptr<float>() + row * values.stride(0) + group * values.stride(1), values.stride(2),
-                         seen ? seen + row * length : nullptr, new_key, new_value, own.score.data(),
-                         context.of(row) + group * queries * depth);
+    const auto cached = [&](const at::Tensor& all) {
+      const int64_t first = row * all.stride(0) + group * all.stride(1);
+      return static_cast<const char*>(all.data_ptr()) + first * all.element_size();
+    };
+    kernels().attend_new(stored_in(keys), queries, depth, length, own.queries.data(), cached(keys), keys.stride(2),
+                         cached(values), values.stride(2), seen ? seen + row * length : nullptr, new_key,
+                         new_value, own.score.data(), context.of(row) + group * queries * depth);
   }
 
   static constexpr int64_t kPhases = 5;
 
   void run(const Layer& layer, int64_t phase, const at::Tensor& keys, const at::Tensor& values, float* new_keys,
            float* new_values, Own& own) {
-    norm(layer.first_norm, own);
     Input first_normed(own.normed.all);
     const RowWeight* const three[] = {&layer.query, &layer.key, &layer.value};
-    team.share(phase, layer.query.tiles + layer.key.tiles + layer.value.tiles, [&](int64_t tile) {
+    const auto look = [&](int64_t tile) {
       int64_t first = 0, which = 0;
       for (; tile >= three[which]->tiles; ++which) tile -= three[which]->tiles, first += three[which]->rows;
       multiply(*three[which], tile, first_normed, projected, first, Then::kStore, own);
-    });
+    };
+    team.share(phase, layer.query.tiles + layer.key.tiles + layer.value.tiles, look, [&] { norm(layer.first_norm, own); });
     team.share(phase + 1, rows * sizes.groups, [&](int64_t i) {
       attend(i / sizes.groups, i % sizes.groups, keys, values, new_keys + i * sizes.depth, new_values + i * sizes.depth, own);
     });
     Input looked(context.all);
     team.share(phase + 2, layer.mix.tiles,
                [&](int64_t tile) { multiply(layer.mix, tile, looked, state, 0, Then::kAdd, own); });
-    norm(layer.second_norm, own);
     Input second_normed(own.normed.all);
-    team.share(phase + 3, layer.gate.tiles, [&](int64_t tile) {
+    const auto feed = [&](int64_t tile) {
       multiply(layer.gate, tile, second_normed, inner, 0, Then::kStore, own);
       multiply(layer.up, tile, second_normed, inner, 0, Then::kGate, own);
-    });
+    };
+    team.share(phase + 3, layer.gate.tiles, feed, [&] { norm(layer.second_norm, own); });
     Input gated(inner.all);
     team.share(phase + 4, layer.down.tiles,
                [&](int64_t tile) { multiply(layer.down, tile, gated, state, 0, Then::kAdd, own); });
@@ -181,8 +183,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_step(
     const std::optional<at::Tensor>& seen, int64_t heads, double eps) {
   for (const auto& cached : {keys, values})
     for (const at::Tensor& tensor : cached)
-      TORCH_CHECK_VALUE(tensor.scalar_type() == at::kFloat && tensor.stride(-1) == 1,
-                        "keys and values must be float32 with heads in one piece");
+      TORCH_CHECK_VALUE(tensor.scalar_type() == keys[0].scalar_type() && tensor.stride(-1) == 1,
+                        "keys and values must be of one type, with heads in one piece");
   const int64_t rows = x.size(0), length = keys[0].size(2);
   const Sizes sizes{x.size(1), heads, keys[0].size(1), keys[0].size(3)};
   at::Tensor out = at::empty({rows, sizes.width}, at::kFloat);
@@ -202,7 +204,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_step(
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t i = 0; i < sizes.width; ++i)
       step.state.of(row)[i] = x.data_ptr<float>()[row * x.stride(0) + i * x.stride(1)];
-  step.team.run([&] {
+  step.team.run([&](int64_t) {
     Step::Own own(step);
     for (size_t i = 0; i < layers.size(); ++i)
       step.run(layers[i], Step::kPhases * int64_t(i), keys[i], values[i], new_keys[i].data_ptr<float>(),

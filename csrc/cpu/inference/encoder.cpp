@@ -68,9 +68,10 @@ struct Rows {
 
   // A group of panels times a tile of the weight; see multiply_tile.
   template <class To, class Finish>
-  void multiply(const Weight& weight, int64_t piece, const Features& x, bool add, const To& to, const Finish& finish) const {
+  void multiply(const Weight& weight, int64_t piece, const Features& x, Floats& room, bool add, const To& to,
+                const Finish& finish) const {
     const Panel *first = panels.data() + piece / weight.tiles * kGroup, *end = panels.data() + panels.size();
-    multiply_tile(weight, piece % weight.tiles, first, std::min(first + kGroup, end), x, add, to, finish);
+    multiply_tile(weight, piece % weight.tiles, first, std::min(first + kGroup, end), x, room, add, to, finish);
   }
 
   const std::vector<Panel> panels;
@@ -94,7 +95,7 @@ at::Tensor in_panels(const at::Tensor& x, const std::vector<int64_t>& start, con
   std::vector<Layer> layers;
   for (size_t at = 0; at < weights.size(); at += kParts) layers.emplace_back(weights, at);
   for (const Layer& layer : layers) inner = std::max(inner, layer.up.rows);
-  Team team(2 + kPhases * int64_t(layers.size()));
+  Team team(2 + kPhases * int64_t(layers.size()), threads_for(INT_MAX));
   std::vector<Tile<Weight>> order;
   for (Layer& layer : layers)
     for (Weight* weight : {&layer.query, &layer.key, &layer.value, &layer.mix, &layer.up, &layer.down})
@@ -108,8 +109,8 @@ at::Tensor in_panels(const at::Tensor& x, const std::vector<int64_t>& start, con
   for (int64_t k = 0; k < width; ++k) std::fill_n(last.state.at(end, k) + end.rows, end.width() - end.rows, 0.0f);
   const at::Tensor key = at::empty({x.size(0), width}, at::kFloat), value = at::empty_like(key);
   at::Tensor out = at::empty({rows.size(0), width}, at::kFloat);
-  team.run([&] {
-    Floats product(kMaxTile * kMaxPanel), turned((kMaxTile + kMaxPanel) * kMaxPanel), room;
+  team.run([&](int64_t) {
+    Floats product(kMaxTile * kMaxPanel), turned((kMaxTile + kMaxPanel) * kMaxPanel), room, wide;
     int64_t phase = 0;
     const auto share = [&](int64_t pieces, const auto& f) { team.share(phase++, pieces, f); };
     share(int64_t(all.panels.size()), [&](int64_t p) { pack(all.state, p, x.data_ptr<float>()); });
@@ -132,7 +133,7 @@ at::Tensor in_panels(const at::Tensor& x, const std::vector<int64_t>& start, con
         for (; piece >= look->rows.pieces(look->weight); ++look) piece -= look->rows.pieces(look->weight);
         const int64_t first = piece % look->weight.tiles * look->weight.tile;
         look->rows.multiply(
-            look->weight, piece, look->rows.state, false, [&](const Panel&) { return product.data(); },
+            look->weight, piece, look->rows.state, wide, false, [&](const Panel&) { return product.data(); },
             [&](const Panel& panel, int64_t count, const float* tile) {
               write_panel(panel, count, tile, look->weight.bias + first, turned.data(),
                           look->out.template data_ptr<float>() + panel.first * width + first, width);
@@ -147,7 +148,7 @@ at::Tensor in_panels(const at::Tensor& x, const std::vector<int64_t>& start, con
         share(now.pieces(weight), [&](int64_t piece) {
           const int64_t first = piece % weight.tiles * weight.tile;
           now.multiply(
-              weight, piece, from, true, [&](const Panel& panel) { return now.state.at(panel, first); },
+              weight, piece, from, wide, true, [&](const Panel& panel) { return now.state.at(panel, first); },
               [&](const Panel& panel, int64_t count, float* tile) {
                 panel.build->temper(panel.vecs, count, weight.bias + first, nullptr, 1.0f, tile);
               });
@@ -161,7 +162,7 @@ at::Tensor in_panels(const at::Tensor& x, const std::vector<int64_t>& start, con
       share(now.pieces(layer.up), [&](int64_t piece) {
         const int64_t first = piece % layer.up.tiles * layer.up.tile;
         now.multiply(
-            layer.up, piece, now.state, false, [&](const Panel& panel) { return now.inner.at(panel, first); },
+            layer.up, piece, now.state, wide, false, [&](const Panel& panel) { return now.inner.at(panel, first); },
             [&](const Panel& panel, int64_t count, float* tile) {
               panel.build->gelu(panel.vecs, count, layer.up.bias + first, tile);
             });
@@ -192,7 +193,9 @@ at::Tensor encoder(const at::Tensor& x, const at::Tensor& starts, const at::Tens
   at::Tensor state = x.contiguous();
   if (!leave_to_library()) return in_panels(state, start, asked, rows, weights, heads, float(eps));
   for (size_t layer = 0; layer < weights.size(); layer += kParts) {
-    const auto apply = [&](const at::Tensor& to, size_t i) { return at::linear(to, weights[layer + i], weights[layer + i + 1]); };
+    const auto apply = [&](const at::Tensor& to, size_t i) {
+      return at::linear(to, weights[layer + i].to(at::kFloat), weights[layer + i + 1]);
+    };
     const auto norm = [&](const at::Tensor& sum, size_t i) {
       return at::layer_norm(sum, {sum.size(1)}, weights[layer + i], weights[layer + i + 1], eps);
     };

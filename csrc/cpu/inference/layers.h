@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "../products.h"
-#include "team.h"
+#include "../team.h"
 
 namespace scone {
 
@@ -35,7 +35,7 @@ struct Features {
   at::Tensor storage;
 };
 
-// A weight (features out, features in) and the tiles that it is cut into.
+// A weight (features out, features in), of any type that is stored, and the tiles that it is cut into.
 struct Weight {
   Weight(const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias = std::nullopt)
       : kept(weight->contiguous()),
@@ -43,27 +43,39 @@ struct Weight {
         rows(kept.size(0)),
         columns(kept.size(1)),
         tile(tile_rows(columns)),
-        tiles((rows + tile - 1) / tile) {}
+        tiles((rows + tile - 1) / tile),
+        stored(stored_in(kept)) {}
 
-  const float* at(int64_t index) const { return kept.data_ptr<float>() + index * tile * columns; }
+  // Where a tile begins; null where those in 16 bits are, which are widened before they are multiplied.
+  const float* at(int64_t index) const {
+    return stored == Stored::kFloat ? kept.data_ptr<float>() + index * tile * columns : nullptr;
+  }
+  const float* widened(int64_t index, int64_t count, Floats& room) const {
+    if (stored == Stored::kFloat) return at(index);
+    room.resize(tile * columns);
+    const auto* halves = static_cast<const uint16_t*>(kept.data_ptr()) + index * tile * columns;
+    kernels().widen(stored, count * columns, halves, room.data());
+    return room.data();
+  }
 
   at::Tensor kept;
   const float* bias;
   int64_t rows, columns, tile, tiles;
+  Stored stored;
   int64_t together = 1;            // weights whose tiles of the same number are taken at once
   std::vector<const float*> next;  // for each tile, what its thread will probably ask for after it
 };
 
 // Panels of x times a tile of the weight. For each panel the product goes to to(panel), added to what is there if `add`, and
-// is finished there: finish(panel, count of features, where it is).
+// is finished there: finish(panel, count of features, where it is). room: of the thread, for a tile in float32
 template <class To, class Finish>
-void multiply_tile(const Weight& weight, int64_t tile, const Panel* begin, const Panel* end, const Features& x, bool add,
-                   const To& to, const Finish& finish) {
+void multiply_tile(const Weight& weight, int64_t tile, const Panel* begin, const Panel* end, const Features& x, Floats& room,
+                   bool add, const To& to, const Finish& finish) {
   const int64_t count = std::min(weight.tile, weight.rows - tile * weight.tile);
-  const float* next = weight.next[tile];
+  const float *from = weight.widened(tile, count, room), *next = weight.next[tile];
   for (const Panel* panel = begin; panel < end; ++panel) {
     float* out = to(*panel);
-    multiply(*panel, count, weight.columns, weight.at(tile), weight.columns, next, x.at(*panel), out, add);
+    multiply(*panel, count, weight.columns, from, weight.columns, next, x.at(*panel), out, add);
     finish(*panel, count, out);
     next = nullptr;  // it is on its way
   }

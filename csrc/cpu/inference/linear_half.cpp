@@ -3,9 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include <atomic>
-
 #include "../row_weight.h"
+#include "../team.h"
 
 namespace scone {
 namespace {
@@ -15,14 +14,14 @@ at::Tensor linear_half(const at::Tensor& x, const at::Tensor& panels, const std:
   const at::Tensor shift = bias ? bias->to(at::kFloat).contiguous() : at::Tensor();
   const RowWeight weight(panels, width, bias ? std::optional<at::Tensor>(shift) : std::nullopt);
   TORCH_CHECK_VALUE(x.size(1) == weight.columns, "x must have ", weight.columns, " columns, got ", x.size(1));
-  const int64_t rows = x.size(0), threads = std::min<int64_t>(at::get_num_threads(), weight.tiles);
+  const int64_t rows = x.size(0);
   at::Tensor y = at::empty({rows, width}, at::kFloat);
-  std::atomic<int64_t> taken{0};
-  at::parallel_for(0, rows ? threads : 0, 1, [&](int64_t, int64_t) {
+  Team team(1, threads_for(rows ? weight.tiles : 1));
+  team.run([&](int64_t) {
     Input input(left);
     Room room(rows);
-    for (int64_t tile; (tile = taken.fetch_add(1)) < weight.tiles;) {
-      const int64_t later = tile + threads;
+    team.share(0, rows ? weight.tiles : 0, [&](int64_t tile) {
+      const int64_t later = tile + team.size;
       multiply_tile(weight, tile, input, room, later < weight.tiles ? weight.at(later) : Bytes{});
       const int64_t first = tile * kColumns, count = weight.count(tile);
       for (int64_t row = 0; row < rows; ++row) {
@@ -30,7 +29,7 @@ at::Tensor linear_half(const at::Tensor& x, const at::Tensor& panels, const std:
         float* to = y.data_ptr<float>() + row * width + first;
         for (int64_t i = 0; i < count; ++i) to[i] = from[i] + (weight.bias ? weight.bias[first + i] : 0.0f);
       }
-    }
+    });
   });
   return y;
 }

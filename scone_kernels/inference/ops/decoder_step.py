@@ -68,7 +68,9 @@ def reference(
         new_values.append(own_value)
         share = heads // key.shape[1]
         all_keys, all_values = (
-            torch.cat([cached, own[:, :, None]], 2).repeat_interleave(share, 1)  # (B, heads, T + 1, depth)
+            torch.cat([cached.to(own.dtype), own[:, :, None]], 2).repeat_interleave(
+                share, 1
+            )  # (B, heads, T + 1, depth)
             for cached, own in ((key, own_key), (value, own_value))
         )
         score = (all_keys @ query[..., None])[..., 0] * query.shape[-1] ** -0.5  # (B, heads, T + 1)
@@ -124,7 +126,8 @@ def decoder_step(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One token of each text through all layers: its states, and its keys and values for the cache.
 
-    x: (B, D) float32   keys, values: of each layer (B, groups, T, depth), what the cache holds; they stay as they are
+    x: (B, D) float32   keys, values: of each layer (B, groups, T, depth), what the cache holds, of one type; they stay as
+    they are
     cos, sin: (B, depth) of the new positions   seen: (B, T) bool, False where the cache holds padding
     returns (B, D), (layers, B, groups, depth), (layers, B, groups, depth)
 
@@ -150,7 +153,9 @@ def decoder_step(
     rows, width = x.shape
     for name, cached in (("keys", keys), ("values", values)):
         for i, tensor in enumerate(cached):
-            _checks.single(f"{name}[{i}]", tensor, (rows, None, None, None) if i == 0 else cached[0].shape, device)
+            _checks.floats(f"{name}[{i}]", tensor, (rows, None, None, None) if i == 0 else cached[0].shape, device)
+            if tensor.dtype != keys[0].dtype:
+                raise TypeError(f"{name}[{i}] must have the dtype of keys[0], {keys[0].dtype}, got {tensor.dtype}")
     if keys[0].shape != values[0].shape:
         raise ValueError(f"values must have the shape of keys, {tuple(keys[0].shape)}, got {tuple(values[0].shape)}")
     _checks.count("heads", heads)

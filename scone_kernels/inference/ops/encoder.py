@@ -13,7 +13,7 @@ from ..._registry import Op
 
 
 class EncoderLayer(NamedTuple):
-    """The weights of one layer, each product's as (out, in).
+    """The weights of one layer, each product's as (out, in) in float32, bfloat16 or float16.
 
     x = norm(x + mix(attend(x))), then x = norm(x + down(gelu(up(x)))), with layer norms of gain and bias.
     """
@@ -51,7 +51,11 @@ def reference(x: Tensor, starts: Tensor, rows: Tensor, weights: Sequence[Tensor]
 
 def _layer(x: Tensor, w: EncoderLayer, heads: int, eps: float) -> Tensor:
     """x: (T, D)"""
-    linear, norm = nn.functional.linear, nn.functional.layer_norm
+    norm = nn.functional.layer_norm
+
+    def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return nn.functional.linear(x, weight.to(x.dtype), bias)
+
     query, key, value = (
         linear(x, weight, bias).unflatten(1, (heads, -1)).transpose(0, 1)  # (heads, T, D / heads)
         for weight, bias in ((w.query, w.query_bias), (w.key, w.key_bias), (w.value, w.value_bias))
@@ -117,9 +121,11 @@ def check_layers(layers: Sequence[EncoderLayer], width: int, heads: int, device:
     for i, layer in enumerate(layers):
         if not isinstance(layer, EncoderLayer):
             raise TypeError(f"layers[{i}] must be an EncoderLayer, got {type(layer).__name__}")
-        _checks.single(f"layers[{i}].up", layer.up, (None, width), device)
+        _checks.floats(f"layers[{i}].up", layer.up, (None, width), device)
         inner = layer.up.shape[0]
         for name, weight in zip(layer._fields, layer):
             out = inner if name.startswith("up") else width
-            shape = (out,) if name.endswith(("bias", "gain")) else (out, inner if name == "down" else width)
-            _checks.single(f"layers[{i}].{name}", weight, shape, device)
+            if name.endswith(("bias", "gain")):
+                _checks.single(f"layers[{i}].{name}", weight, (out,), device)
+            else:
+                _checks.floats(f"layers[{i}].{name}", weight, (out, inner if name == "down" else width), device)
