@@ -86,7 +86,7 @@ class Writer:
             )
             seconds = time.perf_counter() - began
             total = sum(map(len, out.token_ids)) or 1
-            scores = self._scores([chunk[i // samples] for i in range(len(out))], out.continuations)
+            scores = self._scores([prompt for prompt in chunk for _ in range(samples)], out.continuations)
             for i, (continuation, ids) in enumerate(zip(out.continuations, out.token_ids)):
                 share = seconds * len(ids) / total
                 text = Written(chunk[i // samples], continuation, method, i % samples, len(ids), share)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import torch
 
 from scone.cli.writing import Writer
+from scone.text import Text
 
 PLAIN_WORDS, STEERED_WORDS = " dull and grey.", " bright and [kind] :smile:."
 
@@ -25,6 +26,9 @@ class FakeEngine:
 
     def open(self, prompts, *, max_new_tokens, seed):
         """Every prompt fits."""
+
+    def finished(self, prompt, continuation, verifier=None):
+        return Text(prompt, [], 0, continuation=continuation)
 
     def generate(self, prompts, *, max_new_tokens, num_return_sequences, seed, logits_processor=()):
         self.calls.append((list(prompts), num_return_sequences, seed))

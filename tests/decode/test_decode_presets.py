@@ -24,7 +24,7 @@ from scone.loop import prefill
 
 STORED: dict[str, Any] = json.loads((Path(__file__).parent / "preset_tokens.json").read_text(encoding="utf-8"))
 PROMPTS: list[str] = STORED["prompts"]
-BEFORE_PARTICLES = SconeConfig(particles=1, strength=24.0, rest=0)
+BEFORE_PARTICLES = SconeConfig(particles=1, strength=24.0, min_mass=0.05, rest=0)
 PRESETS = {
     "default": BEFORE_PARTICLES.replace(
         lookahead=Mix(Expectation(tokens=3), Nothing()), min_mass=0.02, context_window=None

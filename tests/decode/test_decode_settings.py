@@ -56,10 +56,10 @@ def test_what_the_presets_are() -> None:
         default.temperature,
         default.context_window,
     )
-    assert shared == (10, 1.0, 0.0, 0.05, 1.0, 64)
+    assert shared == (10, 1.0, 0.0, 0.03, 1.0, 64)
     assert (default.reweigh, default.strength, default.epsilon) == ("odds", 8.0, 1e-4)
     assert (default.particles, default.keep, default.resample) == (4, "best", 0.9)
-    assert SconeConfig.fast() == default.replace(particles=2, min_mass=0.1)
+    assert SconeConfig.fast() == default.replace(particles=2, min_mass=0.05)
     assert SconeConfig.plain() == default.replace(strength=0, particles=1)
     assert SconeConfig.quality() == default.replace(particles=12)
     chains = Gibbs(
