@@ -58,6 +58,7 @@ def test_what_the_presets_are() -> None:
     )
     assert shared == (10, 1.0, 0.0, 0.03, 1.0, 64)
     assert (default.reweigh, default.strength, default.epsilon) == ("odds", 8.0, 1e-4)
+    assert (default.safe, default.rest) == (0.95, 2)
     assert (default.particles, default.keep, default.resample) == (4, "best", 0.9)
     assert SconeConfig.fast() == default.replace(particles=2, min_mass=0.05)
     assert SconeConfig.plain() == default.replace(strength=0, particles=1)
@@ -68,7 +69,7 @@ def test_what_the_presets_are() -> None:
         estimate=Taylor(form="mean", linearise="prob", marginals="unmasked", clamp=False, scale=1.0),
     )  # fmt: skip
     paper = default.replace(
-        min_mass=0.0, context_window=None, reweigh="softmax", strength=1.0, particles=1, lookahead=chains
+        rest=0, min_mass=0.0, context_window=None, reweigh="softmax", strength=1.0, particles=1, lookahead=chains
     )
     assert SconeConfig.paper() == paper and chains.samples == 8
     assert SconeConfig.paper(top_k=3).top_k == 3 and SconeConfig.fast(strength=1).strength == 1
